@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace percheron {
+
+/// Collects bytes into a 128-bit content hash (XXH3), printed as 32 hexadecimal digits. Tells two
+/// inputs apart by accident, not against an adversary.
+class ContentHash {
+ public:
+  ContentHash();
+  ~ContentHash();
+  ContentHash(const ContentHash&) = delete;
+  ContentHash& operator=(const ContentHash&) = delete;
+
+  void add(std::span<const std::byte> bytes);
+  /// Adds the text with its length, so that ("a", "bc") and ("ab", "c") differ.
+  void add_text(std::string_view text);
+  std::string hex() const;
+
+ private:
+  void* state_;
+};
+
+std::string content_hash(std::span<const std::byte> bytes);
+
+/// CRC-32C (Castagnoli) of `bytes`, continuing from `crc` (0 to start). Source: RFC 3720 appendix
+/// B.4.
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
+
+}  // namespace percheron
