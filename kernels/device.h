@@ -1,0 +1,171 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/tensor.h"
+
+namespace percheron {
+
+class Ops;
+
+enum class DeviceKind { kCpu, kCuda, kEmulated, kPlanning };
+
+/// A device by name: "cpu:0", "cuda:3", "emulated:0". `cpu:N` is logical, any N < 256.
+struct DeviceId {
+  DeviceKind kind = DeviceKind::kCpu;
+  int index = 0;
+
+  auto operator<=>(const DeviceId&) const = default;
+};
+
+/// kInvalidArgument if `name` is not KIND:INDEX with a known kind.
+Result<DeviceId> parse_device_id(std::string_view name);
+std::string to_string(DeviceId id);
+
+struct DeviceInfo {
+  DeviceId id;
+  std::string description;   // processor or card, and instruction set in use
+  int threads = 1;           // cores that its operations may use
+  bool native_bf16 = false;  // bf16 products in hardware; else bf16 is a storage type (products in f32)
+  uint64_t memory_bytes = 0;
+};
+
+/// Device memory, freed with the object. 64-byte aligned.
+class Buffer {
+ public:
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void release(void* data, size_t bytes) = 0;
+  };
+
+  Buffer() = default;
+  Buffer(void* data, size_t bytes, std::shared_ptr<Owner> owner) : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Buffer() {
+    if (owner_) owner_->release(data_, bytes_);
+  }
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  void swap(Buffer& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(owner_, other.owner_);
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  std::shared_ptr<Owner> owner_;
+};
+
+/// An owned contiguous tensor in the memory of one device.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(Buffer buffer, DType dtype, std::span<const int64_t> shape)
+      : buffer_(std::move(buffer)), view_(buffer_.data(), dtype, shape) {}
+
+  const TensorView& view() const { return view_; }
+  operator TensorView() const { return view_; }            // NOLINT
+  operator ConstTensorView() const { return view_; }       // NOLINT
+  bool present() const { return view_.present(); }
+
+ private:
+  Buffer buffer_;
+  TensorView view_;
+};
+
+/// An order of work on one device. Operations return at once and run in order; the first error is
+/// kept and every later operation of the stream does nothing. Used by one thread at a time.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  /// Waits until all work is done; returns and clears the first error.
+  virtual Status wait_idle() = 0;
+};
+
+/// One processor with its memory. Created by open_device(); outlives everything made from it.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+  virtual const Ops& ops() const = 0;
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  /// Uninitialised memory. kResourceExhausted if there is not enough.
+  virtual Result<Buffer> allocate(size_t bytes) = 0;
+  /// Binds the calling thread: operations that it issues use this device's cores. Called once by a
+  /// device's worker thread before anything else.
+  virtual void bind_thread() = 0;
+  /// Copies between host and device memory in the order of `stream`; host memory must stay valid
+  /// until the stream is idle.
+  virtual void copy_bytes(Stream& stream, void* destination, const void* source, size_t bytes) = 0;
+
+  Result<Tensor> make_tensor(DType dtype, std::span<const int64_t> shape);
+  Result<Tensor> make_tensor(DType dtype, std::initializer_list<int64_t> shape) {
+    return make_tensor(dtype, std::span<const int64_t>(shape.begin(), shape.size()));
+  }
+};
+
+struct DeviceOptions {
+  int threads = 0;  // 0 = all cores
+};
+
+/// Opens a device. kNotFound names the devices that there are when `id` is not one of them.
+/// DeviceKind::kPlanning gives a device whose operations do nothing and whose memory is only counted.
+Result<std::unique_ptr<Device>> open_device(DeviceId id, const DeviceOptions& options);
+
+/// Scratch and activation memory of one stream: a stack of tensors in device memory that grows in
+/// blocks and is reused every step. Not thread-safe.
+class Arena {
+ public:
+  explicit Arena(Device& device) : device_(device) {}
+
+  /// Uninitialised, 64-byte aligned; valid until the enclosing Scope ends.
+  TensorView take(DType dtype, std::initializer_list<int64_t> shape);
+  size_t bytes_in_use() const { return in_use_; }
+  size_t bytes_peak() const { return peak_; }
+
+  /// Gives back on destruction what was taken since construction. Scopes nest.
+  class Scope {
+   public:
+    explicit Scope(Arena& arena) : arena_(arena), block_(arena.block_), offset_(arena.offset_), in_use_(arena.in_use_) {}
+    ~Scope() {
+      arena_.block_ = block_;
+      arena_.offset_ = offset_;
+      arena_.in_use_ = in_use_;
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Arena& arena_;
+    size_t block_, offset_, in_use_;
+  };
+
+ private:
+  Device& device_;
+  std::vector<Buffer> blocks_;
+  size_t block_ = 0, offset_ = 0;
+  size_t in_use_ = 0, peak_ = 0;
+};
+
+/// What every operation needs: where it runs, in which order, and scratch memory.
+struct Context {
+  Device& device;
+  Stream& stream;
+  Arena& arena;
+};
+
+}  // namespace percheron

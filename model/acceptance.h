@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace percheron {
+
+/// One draft-verify round: `accepted` is the length of the prefix of `draft` that the target agrees with; `verified` =
+/// the target's own tokens up to and including the bonus token (accepted + 1 of them).
+struct Round {
+  int64_t drafted = 0;
+  int64_t accepted = 0;
+};
+
+/// Longest n with draft[i] == target[i] for all i < n.
+int64_t accepted_prefix(std::span<const int32_t> draft, std::span<const int32_t> target);
+
+/// Counts over rounds; sums of two machines may be added. Always: acceptance_length() = 1 + sum of
+/// accepted_per_position(). Source: vLLM v1/spec_decode/metrics.py. The bonus token is counted; rounds cut by a stop
+/// token or a length limit count whole.
+class AcceptanceCounts {
+ public:
+  void add(const Round& round);
+  void add(const AcceptanceCounts& other);
+
+  int64_t rounds() const { return rounds_; }
+  int64_t drafted() const { return drafted_; }
+  int64_t accepted() const { return accepted_; }
+  double acceptance_length() const;                          // 1 + accepted / rounds; 1 without rounds
+  std::vector<double> accepted_per_position() const;         // share of rounds with accepted > j
+  std::vector<std::optional<double>> conditional_per_position() const;  // P(accepted > j | accepted >= j)
+
+ private:
+  int64_t rounds_ = 0, drafted_ = 0, accepted_ = 0;
+  std::vector<int64_t> survived_;  // [j] rounds with accepted > j
+};
+
+}  // namespace percheron
