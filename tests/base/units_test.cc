@@ -1,0 +1,42 @@
+#include "base/units.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace percheron {
+namespace {
+
+TEST(Units, BytesUseTheLargestBinaryUnit) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(format_bytes((1u << 20) - 1), "1.00 MiB");
+  EXPECT_EQ(format_bytes(uint64_t{213} << 30), "213 GiB");
+  EXPECT_EQ(format_bytes(std::numeric_limits<uint64_t>::max()), "16.0 EiB");
+}
+
+TEST(Units, DurationsUseTwoNeighbouringUnits) {
+  EXPECT_EQ(format_duration(0), "0 us");
+  EXPECT_EQ(format_duration(0.00035), "350 us");
+  EXPECT_EQ(format_duration(0.0125), "12.5 ms");
+  EXPECT_EQ(format_duration(0.99999), "1.00 s");
+  EXPECT_EQ(format_duration(3.2), "3.20 s");
+  EXPECT_EQ(format_duration(59.99), "1 min 00 s");
+  EXPECT_EQ(format_duration(245), "4 min 05 s");
+  EXPECT_EQ(format_duration(2 * 3600 + 7 * 60 + 9), "2 h 07 min");
+  EXPECT_EQ(format_duration(3 * 86400 + 4 * 3600), "3 d 04 h");
+  EXPECT_EQ(format_duration(-1), "-");
+  EXPECT_EQ(format_duration(std::numeric_limits<double>::infinity()), "-");
+  EXPECT_EQ(format_duration(std::numeric_limits<double>::quiet_NaN()), "-");
+}
+
+TEST(Units, CountsHaveACommaAtEveryThousand) {
+  EXPECT_EQ(format_count(0), "0");
+  EXPECT_EQ(format_count(999), "999");
+  EXPECT_EQ(format_count(1000), "1,000");
+  EXPECT_EQ(format_count(1234567), "1,234,567");
+}
+
+}  // namespace
+}  // namespace percheron
