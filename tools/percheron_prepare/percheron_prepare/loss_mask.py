@@ -1,0 +1,269 @@
+"""Token ids and loss masks of chats.
+
+Supervised are the assistant's answers and the token that ends each, nothing else: what a model writes after the
+generation prompt. A token is supervised when it begins inside such a text. Where answers lie is told by the
+template's `{% generation %}` blocks; without them, by rendering the chat up to each answer with the generation prompt
+and past it, which must agree. A mask that cannot be proven is refused (MaskUnproven), never guessed.
+"""
+from __future__ import annotations
+
+import enum
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .chat_template import ChatTemplate, Message, Rendered, Span, TemplateRefused
+from .template_facts import PROBE, TemplateFacts
+from .text_tokenizer import TextTokenizer
+
+
+class MaskUnproven(Exception):
+    """Where the answer lies in the rendered chat cannot be proven. The first argument is a short reason."""
+
+
+class Rows(enum.Enum):
+    """How a chat becomes rows."""
+
+    AUTO = "auto"  # one row where that is what serving renders, else one per answer
+    CONVERSATION = "conversation"
+    TURN = "turn"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Ids with a mask of the same length. `message` is the answer's index for the row of one turn."""
+
+    ids: list[int]
+    mask: list[int]
+    message: int | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answer as serving sees it: the prompt, what must be written after it, and its supervised ranges."""
+
+    message: int
+    prompt: Rendered
+    completion: Rendered
+    spans: tuple[Span, ...]  # within completion.text
+    mode: Mapping[str, Any]
+
+
+class ChatEncoder:
+    """Makes rows of chats for one model."""
+
+    def __init__(self, template: ChatTemplate, tokenizer: TextTokenizer, facts: TemplateFacts,
+                 variables: Mapping[str, Any] | None = None) -> None:
+        self._template = template
+        self._tokenizer = tokenizer
+        self._facts = facts
+        self._variables = dict(variables or {})
+
+    def render(self, messages: Sequence[Message], tools: list[Any] | None, generation_prompt: bool = False,
+               mode: Mapping[str, Any] | None = None) -> Rendered:
+        """The rendered chat. Raises TemplateRefused."""
+        return self._template.render(messages, tools=tools, generation_prompt=generation_prompt,
+                                     variables={**self._variables, **(mode or {})})
+
+    def rows(self, messages: Sequence[Message], tools: list[Any] | None = None, rows: Rows = Rows.AUTO,
+             complete: bool = True) -> list[Row]:
+        """The chat's rows. `complete` False: the last answer was cut, so its end-of-turn token is left out."""
+        if rows is Rows.CONVERSATION:
+            return [self.conversation_row(messages, tools, complete)]
+        turns = self.turns(messages, tools)
+        separate = [self.turn_row(turn, complete or not is_last_answer(messages, turn.message)) for turn in turns]
+        if rows is Rows.TURN:
+            return separate
+        try:
+            whole = self.conversation_row(messages, tools, complete)
+        except MaskUnproven:
+            return separate
+        return [whole] if all(begins_with(whole, row) for row in separate) else separate
+
+    def prompt(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
+        """The ids that a server feeds for `messages`, generation prompt included."""
+        rendered = self.render(messages, tools, generation_prompt=True)
+        return self._tokenizer.encode(rendered.text, rendered.literal_marks).ids
+
+    def conversation_row(self, messages: Sequence[Message], tools: list[Any] | None = None,
+                         complete: bool = True) -> Row:
+        """The whole chat as one row."""
+        whole = self.render(messages, tools)
+        spans = self._tagged_spans(whole) if whole.generation_spans else self._prefix_spans(messages, tools, whole)
+        text = whole.text
+        if not complete and spans and messages[-1]["role"] == "assistant":
+            start, end = spans[-1]
+            cut = end - len(self._facts.end_of_turn) if text[start:end].endswith(self._facts.end_of_turn) else end
+            spans = spans[:-1] + ((start, cut),)
+            text = text[:cut]
+        encoded = self._tokenizer.encode(text, whole.literal_marks)
+        return Row(encoded.ids, mask_of(encoded.starts, spans))
+
+    def turns(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[Turn]:
+        """Every answer that has a prompt, with its history rendered as at its own time."""
+        return [self.turn(messages, i, tools) for i, m in enumerate(messages) if m["role"] == "assistant" and i > 0]
+
+    def turn(self, messages: Sequence[Message], index: int, tools: list[Any] | None = None) -> Turn:
+        """The answer at `index`. Raises MaskUnproven or TemplateRefused."""
+        whole = self.render(messages[: index + 1], tools)
+        prompt, mode = self._prompt_of(messages[:index], tools, whole)
+        if whole.generation_spans:
+            spans = self._new_spans(messages[:index], tools, whole)
+        else:
+            spans = (self._untagged_span(messages[: index + 1], tools, whole, prompt),)
+        start, end = spans[0][0], spans[-1][1]
+        completion = Rendered(whole.text[start:end],
+                              literal_marks=frozenset(m - start for m in whole.literal_marks if start <= m < end))
+        return Turn(index, prompt, completion, tuple((a - start, b - start) for a, b in spans), mode)
+
+    def turn_row(self, turn: Turn, complete: bool = True) -> Row:
+        """Prompt and completion as one row. They meet as in serving: no token spans both."""
+        text, ending = turn.completion.text, self._facts.end_of_turn
+        if not complete and ending and text.endswith(ending):
+            text = text[: -len(ending)]
+        prompt = self._tokenizer.encode(turn.prompt.text, turn.prompt.literal_marks)
+        ids, starts = self._completion_ids(turn, text, prompt.ids)
+        return Row(prompt.ids + ids, [0] * len(prompt.ids) + mask_of(starts, turn.spans), turn.message)
+
+    def _completion_ids(self, turn: Turn, text: str, prompt_ids: list[int]) -> tuple[list[int], list[int]]:
+        """The completion's ids and where each begins in it."""
+        length, n = len(turn.prompt.text), len(prompt_ids)
+        if not self._tokenizer.adds_prefix:
+            apart = self._tokenizer.encode(text, turn.completion.literal_marks)
+            return apart.ids, apart.starts
+        # SentencePiece writes a blank before any text encoded apart, so it is encoded behind its prompt.
+        marks = turn.prompt.literal_marks | {m + length for m in turn.completion.literal_marks}
+        joined = self._tokenizer.encode(turn.prompt.text + text, marks)
+        if joined.ids[:n] != prompt_ids or (n < len(joined.starts) and joined.starts[n] < length):
+            raise MaskUnproven("answer_merges_with_prompt", "a token would span the prompt's end and the answer")
+        return joined.ids[n:], [start - length for start in joined.starts[n:]]
+
+    def _prompt_of(self, history: Sequence[Message], tools: list[Any] | None,
+                   whole: Rendered) -> tuple[Rendered, Mapping[str, Any]]:
+        """The prompt in the mode that fits the answer best: the longest that the rendered answer continues."""
+        best: tuple[Rendered, Mapping[str, Any]] | None = None
+        first: tuple[Rendered, Mapping[str, Any]] | None = None
+        for mode in self._facts.modes:
+            prompt = self.render(history, tools, generation_prompt=True, mode=mode)
+            first = first or (prompt, mode)
+            if whole.text.startswith(prompt.text) and (best is None or len(prompt.text) > len(best[0].text)):
+                best = prompt, mode
+        assert first is not None
+        return best or first
+
+    def _tagged_spans(self, whole: Rendered) -> tuple[Span, ...]:
+        """The template's generation blocks, without headers and with exactly the end-of-turn token."""
+        spans = (self._fit_span(whole.text, span) for span in whole.generation_spans)
+        return tuple((start, end) for start, end in spans if start < end)
+
+    def _new_spans(self, history: Sequence[Message], tools: list[Any] | None, whole: Rendered) -> tuple[Span, ...]:
+        """The generation blocks of the last message: those that the history does not have."""
+        before = len(self.render(history, tools).generation_spans) if any_answer(history) else 0
+        blocks = whole.generation_spans[before:] or whole.generation_spans[-1:]
+        spans = self._tagged_spans(Rendered(whole.text, blocks))
+        if not spans:
+            raise MaskUnproven("empty_answer_block", "the template's generation block for this answer is empty")
+        return spans
+
+    def _fit_span(self, text: str, span: Span) -> Span:
+        """Takes a generation prompt off the front; cuts or extends the end to the end-of-turn token."""
+        start, end = span
+        header = next((p for p in self._facts.generation_prompts if text.startswith(p, start)), "")
+        start = min(start + len(header), end)
+        tail, ending = self._facts.tail, self._facts.end_of_turn
+        for length in range(len(tail), len(ending), -1):
+            if text[start:end].endswith(tail[:length]):
+                return start, end - length + len(ending)
+        if ending and not text[start:end].endswith(ending) and text.startswith(ending, end):
+            return start, end + len(ending)
+        return start, end
+
+    def _prefix_spans(self, messages: Sequence[Message], tools: list[Any] | None, whole: Rendered) -> tuple[Span, ...]:
+        """Answers in the whole chat, where the chat up to each of them is rendered the same as in the whole."""
+        spans = []
+        for i, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            if i == 0:
+                raise MaskUnproven("starts_with_assistant", "an answer without a prompt cannot be located")
+            turn = self.turn(messages, i, tools)
+            through = turn.prompt.text + turn.completion.text
+            if not whole.text.startswith(through):
+                raise MaskUnproven("history_is_rewritten", f"answer {i} looks different once the chat goes on")
+            spans.append((len(turn.prompt.text), len(through)))
+        return tuple(spans)
+
+    def _untagged_span(self, messages: Sequence[Message], tools: list[Any] | None, whole: Rendered,
+                       prompt: Rendered) -> Span:
+        """The last answer's range in a template without generation blocks."""
+        if self._facts.why_unusable:
+            raise MaskUnproven("end_of_turn_unknown", self._facts.why_unusable)
+        if whole.text.startswith(prompt.text):
+            start = len(prompt.text)
+        else:
+            start = self._start_by_probe(messages, tools, whole, prompt)
+        return start, self._end_of_answer(whole.text, start)
+
+    def _start_by_probe(self, messages: Sequence[Message], tools: list[Any] | None, whole: Rendered,
+                        prompt: Rendered) -> int:
+        """Where the answer begins, from a second rendering with another answer: for templates that rewrite history."""
+        probe = self.render([*messages[:-1], {**messages[-1], "content": PROBE}], tools).text
+        start = common_prefix(probe, whole.text)
+        lead = self._facts.lead
+        headed = any(probe[: start - len(lead)].endswith(p) and prompt.text.endswith(p)
+                     for p in self._facts.generation_prompts or ("",))
+        if not probe.startswith(PROBE, start) or not probe[:start].endswith(lead) or not headed:
+            raise MaskUnproven("answer_not_found", "the rendered chat does not continue the generation prompt")
+        return start - len(lead)
+
+    def _end_of_answer(self, text: str, start: int) -> int:
+        """The end of the last answer's end-of-turn token."""
+        tail, ending = self._facts.tail, self._facts.end_of_turn
+        if text.endswith(tail) and len(text) - len(tail) >= start:
+            return len(text) - len(tail) + len(ending)
+        encoded = self._tokenizer.encode(text[start:])
+        stops = [end for number, end in zip(encoded.ids, encoded.ends) if number in self._facts.stop_ids]
+        if not stops:
+            raise MaskUnproven("end_of_turn_unknown", f"the answer ends with neither {tail!r} nor a stop token")
+        return start + stops[-1]
+
+
+def mask_of(starts: Sequence[int], spans: Sequence[Span]) -> list[int]:
+    """1 for every token that begins inside a span. Spans are sorted and apart."""
+    firsts = [first for first, _ in spans]
+    mask = []
+    for start in starts:
+        at = bisect_right(firsts, start) - 1
+        mask.append(int(at >= 0 and start < spans[at][1]))
+    return mask
+
+
+def begins_with(whole: Row, row: Row) -> bool:
+    """Whether the whole chat's row begins with a turn's row and supervises what that does and its predecessors do."""
+    n = len(row.ids)
+    answer = next((i for i, supervised in enumerate(row.mask) if supervised), n)
+    return whole.ids[:n] == row.ids and whole.mask[answer:n] == row.mask[answer:]
+
+
+def any_answer(messages: Sequence[Message]) -> bool:
+    return any(m["role"] == "assistant" for m in messages)
+
+
+def is_last_answer(messages: Sequence[Message], index: int) -> bool:
+    return not any(m["role"] == "assistant" for m in messages[index + 1:])
+
+
+def common_prefix(left: str, right: str) -> int:
+    """The length of the longest common prefix."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[:middle] == right[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+__all__ = ["ChatEncoder", "MaskUnproven", "Row", "Rows", "TemplateRefused", "Turn", "mask_of"]

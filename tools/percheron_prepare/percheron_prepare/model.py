@@ -1,0 +1,42 @@
+"""A model directory's tokenizer and chat template, ready to encode chats."""
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .chat_template import ChatTemplate, load_template, read_json
+from .loss_mask import ChatEncoder
+from .template_facts import TemplateFacts, find_facts, stop_ids_of
+from .text_tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True)
+class Model:
+    """What preparation needs of a model."""
+
+    tokenizer: TextTokenizer
+    template: ChatTemplate
+    facts: TemplateFacts
+    encoder: ChatEncoder
+    vocab_size: int
+    template_hash: str
+
+
+def load_model(path: Path, variables: Mapping[str, Any] | None = None, now: datetime.datetime | None = None) -> Model:
+    """Reads tokenizer.json, tokenizer_config.json, generation_config.json and config.json of a directory."""
+    tokenizer = TextTokenizer(path / "tokenizer.json")
+    template = load_template(path, now or datetime.datetime.now())
+    config = read_json(path / "config.json")
+    config = config.get("text_config", config)
+    stops = stop_ids_of(tokenizer, read_json(path / "generation_config.json"), config)
+    facts = find_facts(template, tokenizer, stops, variables or {})
+    # The special tokens are part of what a template renders.
+    identity = json.dumps([template.source, template.special_tokens], sort_keys=True)
+    return Model(tokenizer, template, facts, ChatEncoder(template, tokenizer, facts, variables),
+                 vocab_size=int(config.get("vocab_size", tokenizer.vocab_size)),
+                 template_hash=hashlib.sha256(identity.encode()).hexdigest())

@@ -1,0 +1,100 @@
+"""Encodes and decodes for another program: one JSON object a line on standard input, one answer a line.
+
+    {"op": "info"}                                  -> {"vocab_size", "stop_ids", "tokenizer_hash", "template_hash"}
+    {"op": "encode", "text": "..."}                 -> {"ids": [...]}
+    {"op": "encode_chat", "messages": [...], "tools": [...]?, "generation_prompt": true?} -> {"ids": [...], "text": ...}
+    {"op": "decode", "ids": [...]}                  -> {"text": "...", "pieces": ["...", ...]}
+
+`pieces` has one text per id and joins to `text`; ids that end inside a character have an empty piece, and the
+character stands at the id that completes it. A request that fails is answered by {"error": "..."}; the next one is
+served as if nothing had been. The program ends with its input.
+"""
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from tokenizers.decoders import DecodeStream
+
+from .chat_template import TemplateRefused
+from .model import Model
+from .rows import Rejected, parse_message, parse_tools, replace_surrogates
+
+
+class BadRequest(Exception):
+    """The request lacks something or has it in the wrong kind."""
+
+
+class TokenizerServer:
+    """Answers requests with one model's tokenizer and template."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "info": self._info, "encode": self._encode, "encode_chat": self._encode_chat, "decode": self._decode}
+
+    def answer(self, line: str) -> dict[str, Any]:
+        """The answer to one line. Never raises on account of a request."""
+        try:
+            request = replace_surrogates(json.loads(line))
+            if not isinstance(request, dict):
+                raise BadRequest("a request is a JSON object")
+            operation = self._operations.get(str(request.get("op")))
+            if operation is None:
+                raise BadRequest(f"unknown op {request.get('op')!r}; there are {sorted(self._operations)}")
+            return operation(request)
+        except (BadRequest, Rejected, TemplateRefused) as error:
+            return {"error": str(error)}
+        except (ValueError, RecursionError, OverflowError, TypeError) as error:
+            return {"error": f"bad request: {error}"}
+
+    def _info(self, _: dict[str, Any]) -> dict[str, Any]:
+        model = self._model
+        return {"vocab_size": model.vocab_size, "stop_ids": sorted(model.facts.stop_ids),
+                "tokenizer_hash": model.tokenizer.file_hash, "template_hash": model.template_hash}
+
+    def _encode(self, request: dict[str, Any]) -> dict[str, Any]:
+        text = request.get("text")
+        if not isinstance(text, str):
+            raise BadRequest("encode needs `text`")
+        return {"ids": self._model.tokenizer.encode(text).ids}
+
+    def _encode_chat(self, request: dict[str, Any]) -> dict[str, Any]:
+        listed = request.get("messages")
+        if not isinstance(listed, list) or not listed:
+            raise BadRequest("encode_chat needs `messages`, a list that is not empty")
+        messages = [parse_message(entry) for entry in listed]
+        rendered = self._model.encoder.render(messages, parse_tools(request.get("tools")),
+                                              generation_prompt=bool(request.get("generation_prompt", True)))
+        return {"ids": self._model.tokenizer.encode(rendered.text).ids, "text": rendered.text}
+
+    def _decode(self, request: dict[str, Any]) -> dict[str, Any]:
+        ids = request.get("ids")
+        limit = self._model.tokenizer.vocab_size
+        if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < limit for i in ids):
+            raise BadRequest(f"decode needs `ids`, a list of numbers below {limit}")
+        pieces = self._pieces(ids)
+        return {"text": "".join(pieces), "pieces": pieces}
+
+    def _pieces(self, ids: list[int]) -> list[str]:
+        """One text per id. Bytes that never become a character are shown as U+FFFD at the last id."""
+        tokenizer = self._model.tokenizer.raw
+        stream = DecodeStream(skip_special_tokens=False)
+        pieces = [stream.step(tokenizer, number) or "" for number in ids]
+        held = 0
+        while held < len(pieces) and pieces[-1 - held] == "":
+            held += 1
+        if held:
+            rest = tokenizer.decode(ids[len(ids) - held:], skip_special_tokens=False)
+            pieces[-1] = rest
+        return pieces
+
+
+def serve(model: Model, requests: TextIO, answers: TextIO) -> None:
+    """Answers line by line until the input ends."""
+    server = TokenizerServer(model)
+    while line := requests.readline():
+        if line.strip():
+            answers.write(json.dumps(server.answer(line), ensure_ascii=False) + "\n")
+            answers.flush()
