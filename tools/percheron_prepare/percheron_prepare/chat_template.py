@@ -83,6 +83,7 @@ class ChatTemplate:
         self.source = source
         self.now = now
         self.uses_clock = "strftime_now" in source
+        self.has_generation_blocks = bool(re.search(r"\{%[-+]?\s*generation\b", source))
         self.special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(source)
@@ -101,7 +102,7 @@ class ChatTemplate:
 
 
 def remove_marks(raw: str) -> Rendered:
-    """Turns the marks in a raw rendering into positions. Nested generation blocks count as one."""
+    """Turns the marks in a raw rendering into positions. Nested generation blocks count as one; empty ones stay."""
     out: list[str] = []
     spans: list[Span] = []
     literal: set[int] = set()
@@ -114,7 +115,7 @@ def remove_marks(raw: str) -> Rendered:
             start, depth = (length if depth == 0 else start), depth + 1
         elif match[0] == GENERATION_CLOSE:
             depth -= 1
-            if depth == 0 and length > start:
+            if depth == 0:
                 spans.append((start, length))
         else:
             literal.add(length)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .chat_template import ChatTemplate, Message, Rendered, Span, TemplateRefused
+from .chat_template import ChatTemplate, Message, Rendered, Span
 from .template_facts import PROBE, TemplateFacts
 from .text_tokenizer import TextTokenizer
 
@@ -72,7 +72,7 @@ class ChatEncoder:
         if rows is Rows.CONVERSATION:
             return [self.conversation_row(messages, tools, complete)]
         turns = self.turns(messages, tools)
-        separate = [self.turn_row(turn, complete or not is_last_answer(messages, turn.message)) for turn in turns]
+        separate = [self.turn_row(turn, complete or turn.message + 1 < len(messages)) for turn in turns]
         if rows is Rows.TURN:
             return separate
         try:
@@ -90,7 +90,10 @@ class ChatEncoder:
                          complete: bool = True) -> Row:
         """The whole chat as one row."""
         whole = self.render(messages, tools)
-        spans = self._tagged_spans(whole) if whole.generation_spans else self._prefix_spans(messages, tools, whole)
+        if self._template.has_generation_blocks:
+            spans = self._tagged_spans(messages, whole)
+        else:
+            spans = self._prefix_spans(messages, tools, whole)
         text = whole.text
         if not complete and spans and messages[-1]["role"] == "assistant":
             start, end = spans[-1]
@@ -108,13 +111,15 @@ class ChatEncoder:
         """The answer at `index`. Raises MaskUnproven or TemplateRefused."""
         whole = self.render(messages[: index + 1], tools)
         prompt, mode = self._prompt_of(messages[:index], tools, whole)
-        if whole.generation_spans:
-            spans = self._new_spans(messages[:index], tools, whole)
+        if self._template.has_generation_blocks:
+            spans = self._new_spans(messages[:index], tools, whole, prompt)
         else:
             spans = (self._untagged_span(messages[: index + 1], tools, whole, prompt),)
-        start, end = spans[0][0], spans[-1][1]
+        continues = whole.text.startswith(prompt.text)
+        start, end = len(prompt.text) if continues else spans[0][0], spans[-1][1]
         completion = Rendered(whole.text[start:end],
                               literal_marks=frozenset(m - start for m in whole.literal_marks if start <= m < end))
+        require_tool_calls(messages[index], completion.text)
         return Turn(index, prompt, completion, tuple((a - start, b - start) for a, b in spans), mode)
 
     def turn_row(self, turn: Turn, complete: bool = True) -> Row:
@@ -152,19 +157,31 @@ class ChatEncoder:
         assert first is not None
         return best or first
 
-    def _tagged_spans(self, whole: Rendered) -> tuple[Span, ...]:
+    def _tagged_spans(self, messages: Sequence[Message], whole: Rendered) -> tuple[Span, ...]:
         """The template's generation blocks, without headers and with exactly the end-of-turn token."""
-        spans = (self._fit_span(whole.text, span) for span in whole.generation_spans)
-        return tuple((start, end) for start, end in spans if start < end)
+        answers = sum(message["role"] == "assistant" for message in messages)
+        if len(whole.generation_spans) < answers:
+            raise MaskUnproven("answer_untagged", f"{len(whole.generation_spans)} generation blocks, {answers} answers")
+        return self._fit_spans(whole.text, whole.generation_spans)
 
-    def _new_spans(self, history: Sequence[Message], tools: list[Any] | None, whole: Rendered) -> tuple[Span, ...]:
+    def _new_spans(self, history: Sequence[Message], tools: list[Any] | None, whole: Rendered,
+                   prompt: Rendered) -> tuple[Span, ...]:
         """The generation blocks of the last message: those that the history does not have."""
         before = len(self.render(history, tools).generation_spans) if any_answer(history) else 0
-        blocks = whole.generation_spans[before:] or whole.generation_spans[-1:]
-        spans = self._tagged_spans(Rendered(whole.text, blocks))
+        spans = self._fit_spans(whole.text, whole.generation_spans[before:])
         if not spans:
-            raise MaskUnproven("empty_answer_block", "the template's generation block for this answer is empty")
-        return spans
+            raise MaskUnproven("answer_untagged", "the template has no generation block around this answer")
+        if not whole.text.startswith(prompt.text):
+            return spans
+        # What follows the prompt is the model's to write: a blank that the template puts before its block, too.
+        length, start = len(prompt.text), spans[0][0]
+        if start < length or whole.text[length:start].isspace():
+            spans = ((length, spans[0][1]), *spans[1:])
+        return tuple(span for span in spans if length <= span[0] < span[1])
+
+    def _fit_spans(self, text: str, blocks: Sequence[Span]) -> tuple[Span, ...]:
+        fitted = (self._fit_span(text, block) for block in blocks)
+        return tuple((start, end) for start, end in fitted if start < end)
 
     def _fit_span(self, text: str, span: Span) -> Span:
         """Takes a generation prompt off the front; cuts or extends the end to the end-of-turn token."""
@@ -246,12 +263,16 @@ def begins_with(whole: Row, row: Row) -> bool:
     return whole.ids[:n] == row.ids and whole.mask[answer:n] == row.mask[answer:]
 
 
+def require_tool_calls(message: Message, answer: str) -> None:
+    """Refuses an answer whose tool calls the template left out: its text is not what the model wrote."""
+    for call in message.get("tool_calls") or ():
+        name = (call.get("function") or call).get("name")
+        if isinstance(name, str) and name not in answer:
+            raise MaskUnproven("tool_calls_not_rendered", f"the template leaves out the call of {name!r}")
+
+
 def any_answer(messages: Sequence[Message]) -> bool:
     return any(m["role"] == "assistant" for m in messages)
-
-
-def is_last_answer(messages: Sequence[Message], index: int) -> bool:
-    return not any(m["role"] == "assistant" for m in messages[index + 1:])
 
 
 def common_prefix(left: str, right: str) -> int:
@@ -264,6 +285,3 @@ def common_prefix(left: str, right: str) -> int:
         else:
             high = middle - 1
     return low
-
-
-__all__ = ["ChatEncoder", "MaskUnproven", "Row", "Rows", "TemplateRefused", "Turn", "mask_of"]

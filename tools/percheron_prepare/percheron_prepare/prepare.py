@@ -92,8 +92,6 @@ class Preparer:
             raise Rejected("template_refused", str(error)) from error
         except MaskUnproven as error:
             raise Rejected(f"mask_unproven_{error.args[0]}", str(error.args[-1])) from error
-        if not samples:
-            raise Rejected("no_assistant_turn", "nothing to supervise")
         for name, row in samples:
             self.shard.add(name, row.ids, row.mask)
 
@@ -115,6 +113,8 @@ class Preparer:
         return self._training_rows(chat)
 
     def _training_rows(self, chat: Chat) -> list[tuple[str, Row]]:
+        if not any(message["role"] == "assistant" for message in chat.messages):
+            raise Rejected("no_assistant_turn", "nothing to supervise")
         if self._options.last_turn_only:
             rows = [self._last_turn(chat)]
         else:
@@ -126,11 +126,10 @@ class Preparer:
                 for row in rows]
 
     def _last_turn(self, chat: Chat) -> Row:
-        answers = [i for i, message in enumerate(chat.messages) if message["role"] == "assistant"]
-        if not answers:
-            raise Rejected("no_assistant_turn", "nothing to supervise")
+        last = max(i for i, message in enumerate(chat.messages) if message["role"] == "assistant")
         encoder = self._model.encoder
-        return encoder.turn_row(encoder.turn(chat.messages, answers[-1], chat.tools), chat.complete)
+        ends_chat = last + 1 == len(chat.messages)
+        return encoder.turn_row(encoder.turn(chat.messages, last, chat.tools), chat.complete or not ends_chat)
 
     def _prompt_row(self, chat: Chat) -> Row:
         """The chat up to its last answer, and the answer. A chat that ends with a question has none."""

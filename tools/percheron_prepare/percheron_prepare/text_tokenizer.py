@@ -110,4 +110,4 @@ class TextTokenizer:
     def _adds_prefix(self) -> bool:
         """Whether text encoded apart gets a leading blank of its own, as SentencePiece models do."""
         apart = self._tokenizer.encode("x", add_special_tokens=False).tokens
-        return bool(apart) and apart[0].startswith("\u2581")
+        return bool(apart) and apart[0].startswith(("\u2581", "\u0120"))
