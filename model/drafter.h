@@ -18,6 +18,12 @@ namespace percheron {
 
 enum class DrafterKind { kEagle3, kDflash };
 
+/// What slot s of a DFlash block with anchor a sees of the context in a sliding layer of window W.
+enum class WindowRule {
+  kPerSlot,    // t >= a + s - (W - 1): SpecForge, and what servers do
+  kPerAnchor,  // t >= a - W, the same for all slots: speculators
+};
+
 /// What kind of drafter, in the terms of its checkpoint's config.json.
 struct DrafterConfig {
   DrafterKind kind = DrafterKind::kEagle3;
@@ -33,23 +39,33 @@ struct DrafterConfig {
   int64_t block_size = 0;
   int64_t mask_token_id = -1;
   bool causal_in_sliding_layers = true;  // inside the block; full layers are bidirectional
+  WindowRule window_rule = WindowRule::kPerSlot;
 };
 
 enum class RightEdge { kDrop, kZeroTeacher };
 enum class Denominator { kSupervised, kValid, kAll, kWeights, kDocuments };
 enum class PositionWeight { kNone, kExponential, kDpace };
 
+/// One term of a mixture of teacher losses.
+struct LossTerm {
+  TeacherLoss kind = TeacherLoss::kSoftCrossEntropy;
+  double factor = 1;
+};
+
 /// How rows are weighted and compared. The fields name every point on which published trainers differ.
 struct LossConfig {
   TeacherLoss teacher_loss = TeacherLoss::kSoftCrossEntropy;
+  std::vector<LossTerm> mixture;        // when not empty, replaces teacher_loss (speculators' {"ce": 0.1, "tv": 0.9})
   bool hard_labels = false;             // DFlash: the data's token instead of a teacher
   Denominator denominator = Denominator::kSupervised;
   double denominator_epsilon = 0;       // 1e-5 as speculators
+  int64_t workspace_bytes = 32 << 20;   // of logits held at once; changes no result
   // EAGLE-3
   int64_t ttt_steps = 7;
   double step_decay = 0.8;
   int64_t mask_shift = 2;               // row i of step k counts if m[i + k + mask_shift]; 0 EAGLE, 1 speculators, 2 exact
   bool gate_on_draft_vocab = true;      // only rows whose teacher's top-1 is in the draft vocabulary
+  int64_t row_shift = 1;                // row i of step k embeds token i + k + row_shift; 0 for speculators' shifted batches
   RightEdge right_edge = RightEdge::kDrop;
   bool cross_documents = false;         // labels of the next packed document count, as speculators; else never
   // DFlash
@@ -68,9 +84,11 @@ struct StepSums {
   int64_t tokens = 0, supervised = 0;
   std::vector<double> position_loss, position_weight;         // per TTT step or slot
   std::vector<double> position_correct, position_count;       // greedy draft equals the target's token
-  double run_sum = 0, run_count = 0;                          // mean accepted run on training rows
+  double run_sum = 0, run_count = 0;                          // accepted drafts in a row, over rows with a supervised draft
 
   void add(const StepSums& other);
+  /// 1 + mean accepted run (golden `mean_run_plus_one`); 1 without rows.
+  double simulated_acceptance_length() const;
 };
 
 /// A drafter in training: weights, forward and backward. Used by its device's worker thread.
