@@ -1,0 +1,110 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "data/micro_batch.h"
+
+namespace percheron {
+
+class TokenDataset;
+
+/// In which order an epoch visits its samples.
+enum class EpochOrder {
+  kPacked,  // a fresh random order each epoch, samples packed into the token budget without padding
+};
+
+/// What becomes of samples longer than the token budget (data.too_long).
+enum class TooLong { kRefuse, kTruncate, kSkip };
+
+/// What becomes of samples in which no token is supervised: they cost a target forward pass and
+/// teach nothing.
+enum class Unsupervised { kDrop, kKeep };
+
+struct PlanOptions {
+  uint64_t seed = 42;
+  EpochOrder order = EpochOrder::kPacked;
+  int64_t token_budget = 4096;  // tokens of a micro-batch, at most
+  TooLong too_long = TooLong::kRefuse;
+  Unsupervised unsupervised = Unsupervised::kDrop;
+};
+
+/// The samples that take part in every epoch, and how many of their tokens.
+struct SampleSelection {
+  std::vector<uint32_t> samples;  // positions in the data set, ascending
+  std::vector<int32_t> lengths;   // tokens used of each, 1 .. token_budget
+  int64_t tokens = 0;             // sum of `lengths`
+  int64_t truncated = 0;          // samples cut to the token budget
+  int64_t too_long_skipped = 0;
+  int64_t unsupervised_dropped = 0;
+};
+
+/// Applies the options' rules to every sample. Truncation keeps a sample's first tokens, and what
+/// holds no supervised token after it counts as unsupervised. kInvalidArgument names the first
+/// sample that is too long under kRefuse (and how many are), or says that nothing is left and why.
+Result<SampleSelection> select_samples(const TokenDataset& dataset, const PlanOptions& options);
+
+/// As above, from lengths alone, all supervised.
+Result<SampleSelection> select_samples(std::span<const int64_t> lengths,
+                                       const PlanOptions& options);
+
+/// One epoch's micro-batches as lists of samples: a pure function of (selection, options, epoch),
+/// the same on every machine. Every selected sample occurs exactly once. Immutable.
+class EpochPlan {
+ public:
+  /// Packing is first-fit over at most kOpenBinsMax open micro-batches in a random order, so that
+  /// the time is linear; a micro-batch's samples stand in the order in which they were drawn.
+  /// options must be those of the selection. 10 million samples take about a second.
+  static EpochPlan make(const SampleSelection& selection, const PlanOptions& options,
+                        int64_t epoch);
+
+  int64_t epoch() const { return epoch_; }
+  int64_t micro_batches() const { return static_cast<int64_t>(offsets_.size()) - 1; }
+  /// The samples of micro-batch `index`, as positions in the data set.
+  std::span<const uint32_t> samples(int64_t index) const;
+  /// Its tokens.
+  int64_t tokens(int64_t index) const { return tokens_[static_cast<size_t>(index)]; }
+  /// Tokens of all micro-batches divided by what they could hold.
+  double fill() const;
+  /// Hash of the whole order, to compare machines and resumed runs.
+  std::string hash() const;
+
+ private:
+  int64_t epoch_ = 0;
+  int64_t token_budget_ = 0;
+  std::vector<int64_t> offsets_ = {0};  // [M + 1] into order_
+  std::vector<uint32_t> order_;         // [samples]
+  std::vector<int32_t> tokens_;         // [M]
+};
+
+/// Micro-batches open for packing at once.
+inline constexpr int64_t kOpenBinsMax = 64;
+
+/// Step s of an epoch is micro-batches s * G .. (s + 1) * G - 1; the last may be smaller, never
+/// empty.
+struct StepRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  bool operator==(const StepRange&) const = default;
+};
+
+int64_t steps_of_epoch(int64_t micro_batches, int64_t micro_batches_per_step);
+StepRange step_range(int64_t micro_batches, int64_t micro_batches_per_step, int64_t step);
+
+/// Gathers the rows of micro-batch `index` of `plan`. Samples longer than the plan's share of them
+/// are cut at their end.
+MicroBatch make_micro_batch(const TokenDataset& dataset, const EpochPlan& plan, int64_t index);
+
+/// The documents `documents` (ascending) of `batch` as a micro-batch of the same id.
+MicroBatch select_documents(const MicroBatch& batch, std::span<const int32_t> documents);
+
+/// CRC-32C of ids, tokens, mask and offsets: two nodes compare it before they work on the same
+/// rows.
+uint32_t micro_batch_crc32c(const MicroBatch& batch);
+
+}  // namespace percheron
