@@ -1,6 +1,8 @@
 # percheron_test(<name> SOURCES <file>... [DEPS <dep>...] [LABELS <label>...] [TIMEOUT <seconds>] [NO_PCH])
 #   makes a GoogleTest program and one CTest entry, run from the repository root. Deps as in percheron_layer().
 #   Label `tsan` marks a test that loads neither CAF nor libgomp; these run under ThreadSanitizer too.
+# percheron_python_tests(<name> <folder>)
+#   makes one CTest entry of a folder's Python unit tests, test_*.py, run from the repository root.
 # percheron_bench(<name> SOURCES <file>... [DEPS <dep>...])
 #   makes a Google Benchmark program, built by the target percheron_benches only.
 
@@ -44,6 +46,19 @@ function(percheron_test name)
   if(tsan IN_LIST arg_LABELS)
     add_dependencies(percheron_tsan_tests ${name})
   endif()
+endfunction()
+
+function(percheron_python_tests name folder)
+  if(NOT BUILD_TESTING OR NOT EXISTS "${PROJECT_SOURCE_DIR}/${folder}")
+    return()
+  endif()
+  # The interpreter is chosen when the test runs, as the program chooses it.
+  set(python "\${PERCHERON_PYTHON:-.venv/bin/python}")
+  add_test(
+    NAME ${name}
+    COMMAND sh -c "exec ${python} -m unittest discover -s ${folder}"
+    WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 ENVIRONMENT "PYTHONPATH=tools/percheron_prepare")
 endfunction()
 
 function(percheron_bench name)

@@ -1,0 +1,64 @@
+# A thin front to CMake and tools/setup: each target does all its set-up, on a fresh Debian 12 too.
+
+JOBS ?= $(shell nproc)
+
+# $(call configure,<preset>) and $(call compile,<preset>,<target>)
+configure = @mkdir -p build && cmake --preset $(1) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
+compile = @cmake --build build/$(1) --parallel $(JOBS) --target $(2)
+
+.PHONY: help build test demo sanitize format clean packages python program
+
+help:
+	@echo 'make build     build the percheron program: build/release/bin/percheron'
+	@echo 'make test      build and run all tests'
+	@echo 'make demo      train and measure a small drafter, from download to report'
+	@echo 'make sanitize  run the tests under AddressSanitizer, UBSan and ThreadSanitizer'
+	@echo 'make format    format the C++ sources'
+	@echo 'make clean     remove build/'
+	@echo 'The first use installs the Debian packages of tools/setup/apt_packages.txt (as root or by sudo)'
+	@echo 'and makes .venv; PERCHERON_PYTHON=<interpreter> uses another Python instead.'
+
+build: program
+
+test: packages python
+	@echo '[3/4] build'
+	$(call configure,release)
+	$(call compile,release,percheron_tests)
+	@echo '[4/4] test'
+	@ctest --preset release
+
+demo: packages python program
+	@echo '[4/4] demo'
+	@tools/demo/run.sh
+
+sanitize: packages python
+	@echo '[3/4] AddressSanitizer and UBSan'
+	$(call configure,asan)
+	$(call compile,asan,percheron_tests)
+	@ctest --preset asan
+	@echo '[4/4] ThreadSanitizer'
+	$(call configure,tsan)
+	$(call compile,tsan,percheron_tsan_tests)
+	@ctest --preset tsan
+
+packages:
+	@echo '[1/4] packages'
+	@tools/setup/install_packages.sh
+
+python: packages
+	@echo '[2/4] Python environment'
+	@tools/setup/python_environment.sh
+
+program: packages
+	@echo '[3/4] program'
+	$(call configure,release)
+	$(call compile,release,percheron)
+
+format:
+	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
+
+clean:
+	@rm -rf build
+
+# The steps follow one another; each runs its own jobs in parallel.
+.NOTPARALLEL:
