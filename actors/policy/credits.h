@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "base/status.h"
+#include "data/micro_batch.h"
+
+namespace percheron {
+
+/// A micro-batch about to be produced: what the sampler knows before the target runs.
+struct WorkUnit {
+  MicroBatchId id;
+  int64_t step = 0;         // of the run
+  uint64_t bytes = 0;       // of its features in the store
+  uint64_t step_bytes = 0;  // of all features of its step
+};
+
+/// Room for features on every node, given before a target runs: no credit, no forward pass
+/// (invariant 2). A grant keeps, on that node, the room that any earlier step still open could come
+/// to need there, so that features of later steps never lock out the ones that free them.
+class Credits {
+ public:
+  /// `bytes_max`: the limit of each node.
+  explicit Credits(std::vector<uint64_t> bytes_max);
+
+  /// kInvalidArgument, naming features.bytes_max and the least value that works, if a step of
+  /// `step_bytes` does not fit at once.
+  static Status check_limit(uint64_t bytes_max, uint64_t step_bytes);
+
+  /// Reserves room on `node`; false if there is none now. `open_step` is the first uncommitted one.
+  bool try_grant(int node, const WorkUnit& unit, int64_t open_step);
+  /// Gives back the room of a micro-batch: freed, or never produced. Unknown ids are ignored.
+  void release(MicroBatchId id);
+  /// Gives back all room of a node that is lost.
+  void node_lost(int node);
+
+  uint64_t in_use(int node) const { return nodes_[node].in_use; }
+  uint64_t peak(int node) const { return nodes_[node].peak; }
+
+ private:
+  struct Node {
+    uint64_t bytes_max = 0;
+    uint64_t in_use = 0;
+    uint64_t peak = 0;
+    std::map<int64_t, uint64_t> by_step;  // bytes held, per step
+  };
+  struct Grant {
+    int node = 0;
+    WorkUnit unit;
+  };
+
+  std::vector<Node> nodes_;
+  std::map<MicroBatchId, Grant> grants_;
+  std::map<int64_t, uint64_t> step_bytes_;  // of every step that a grant was given for, and open
+};
+
+}  // namespace percheron

@@ -1,0 +1,78 @@
+#include "actors/policy/lease_table.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/check.h"
+
+namespace percheron {
+
+int64_t LeaseTable::grant(MicroBatchId id, int owner, int64_t now_ns) {
+  const bool fresh = leases_.emplace(id, Lease{owner, next_token_, now_ns + ttl_ns_}).second;
+  PERCHERON_CHECK(fresh, "a micro-batch is leased to one owner at a time");
+  return next_token_++;
+}
+
+bool LeaseTable::holds(MicroBatchId id, int owner, int64_t token) const {
+  const auto lease = leases_.find(id);
+  return lease != leases_.end() && lease->second.owner == owner && lease->second.token == token;
+}
+
+bool LeaseTable::settle(MicroBatchId id, int owner, int64_t token) {
+  if (!holds(id, owner, token)) return false;
+  leases_.erase(id);
+  return true;
+}
+
+bool LeaseTable::renew(MicroBatchId id, int owner, int64_t token, int64_t now_ns) {
+  if (!holds(id, owner, token)) return false;
+  leases_.at(id).deadline_ns = now_ns + ttl_ns_;
+  return true;
+}
+
+std::vector<MicroBatchId> LeaseTable::drop_owner(int owner) {
+  std::vector<MicroBatchId> dropped;
+  for (auto lease = leases_.begin(); lease != leases_.end();) {
+    if (lease->second.owner == owner) {
+      dropped.push_back(lease->first);
+      lease = leases_.erase(lease);
+    } else {
+      ++lease;
+    }
+  }
+  return dropped;
+}
+
+std::vector<MicroBatchId> LeaseTable::expire(int64_t now_ns) {
+  std::vector<MicroBatchId> expired;
+  for (auto lease = leases_.begin(); lease != leases_.end();) {
+    if (is_over(lease->second, now_ns)) {
+      expired.push_back(lease->first);
+      lease = leases_.erase(lease);
+    } else {
+      ++lease;
+    }
+  }
+  return expired;
+}
+
+std::optional<int> LeaseTable::owner_of(MicroBatchId id) const {
+  const auto lease = leases_.find(id);
+  if (lease == leases_.end()) return std::nullopt;
+  return lease->second.owner;
+}
+
+std::vector<int> LeaseTable::overdue_owners(int64_t now_ns) const {
+  std::set<int> owners;
+  for (const auto& [id, lease] : leases_) {
+    if (is_over(lease, now_ns)) owners.insert(lease.owner);
+  }
+  return {owners.begin(), owners.end()};
+}
+
+size_t LeaseTable::held_by(int owner) const {
+  return std::count_if(leases_.begin(), leases_.end(),
+                       [owner](const auto& entry) { return entry.second.owner == owner; });
+}
+
+}  // namespace percheron

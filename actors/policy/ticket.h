@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+#include "data/micro_batch.h"
+
+namespace percheron {
+
+/// Stands for the features of one micro-batch wherever actors speak of them; the bytes stay in the
+/// store of the node that made them.
+struct Ticket {
+  MicroBatchId id;
+  int64_t step = 0;        // of the run, counted from 0
+  int32_t home = 0;        // deque that it waits in: its node's; in one process, a trainer's
+  int64_t generation = 0;  // how often this micro-batch had been leased to a target before
+  uint64_t bytes = 0;      // in the store
+};
+
+}  // namespace percheron
