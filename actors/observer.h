@@ -25,7 +25,7 @@ struct StepReport {
   double target_tokens_per_second = 0;   // while targets were busy: their capacity
   double trainer_tokens_per_second = 0;  // while trainers were busy: their capacity
   double tokens_per_second = 0;          // of the run, over the last steps
-  double wait_share = 0;                 // of the trainers' time spent without work, over the last steps
+  double wait_share = 0;  // of the trainers' time spent without work, over the last steps
   uint64_t pool_bytes = 0, pool_bytes_max = 0;
   uint64_t cached_bytes = 0;
   int64_t steals_total = 0;
@@ -58,7 +58,8 @@ struct RunSummary {
   uint64_t pool_bytes_peak = 0;
   bool stopped_early = false;  // by a signal, after a checkpoint
   std::string latest_checkpoint, best_checkpoint;
-  std::vector<std::pair<std::string, int64_t>> counters;  // dropped, skipped, quarantined, ...: everything that was counted
+  std::vector<std::pair<std::string, int64_t>>
+      counters;  // dropped, skipped, quarantined, ...: everything that was counted
 };
 
 /// Receives what happens in a run, in order, from one thread at a time. Must not block for long.

@@ -7,7 +7,8 @@ namespace percheron {
 namespace {
 
 constexpr std::string_view kCapture =
-    "drafter.capture, where j is the residual stream after target layer j (0 = embedding): speculators' and vLLM's "
+    "drafter.capture, where j is the residual stream after target layer j (0 = embedding): "
+    "speculators' and vLLM's "
     "numbers as they are, SpecForge's, SGLang's and z-lab's plus 1";
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 53> kSpellings{{
@@ -55,8 +56,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 53> kSpellin
     {"target_layer_ids", kCapture},
     {"draft_checkpoint_path", "drafter.init_from"},
     {"from_pretrained", "drafter.init_from"},
-    {"resume_from", "checkpoint.resume (goes on from output.directory) or, for weights alone, drafter.init_from"},
-    {"load_path", "checkpoint.resume (goes on from output.directory) or, for weights alone, drafter.init_from"},
+    {"resume_from",
+     "checkpoint.resume (goes on from output.directory) or, for weights alone, drafter.init_from"},
+    {"load_path",
+     "checkpoint.resume (goes on from output.directory) or, for weights alone, drafter.init_from"},
     {"save_interval", "checkpoint.every_steps"},
     {"save_steps", "checkpoint.every_steps"},
     {"max_checkpoints", "checkpoint.keep"},

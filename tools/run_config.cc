@@ -40,21 +40,26 @@ Status unknown_key(const std::string& where, const std::string& parent, const st
                                         key_path(parent, nearest)));
   }
   return invalid_argument(fmt::format("{}: unknown key '{}': {} has {}", where, path,
-                                      parent.empty() ? "a configuration" : parent, fmt::join(names, ", ")));
+                                      parent.empty() ? "a configuration" : parent,
+                                      fmt::join(names, ", ")));
 }
 
-Status apply_map(const YAML::Node& node, const std::string& name, const std::string& path, Message& message);
+Status apply_map(const YAML::Node& node, const std::string& name, const std::string& path,
+                 Message& message);
 
 Status apply_list(const YAML::Node& node, const std::string& name, const std::string& path,
                   const FieldDescriptor& field, Message& message) {
   message.GetReflection()->ClearField(&message, &field);
-  if (node.IsScalar()) return set_scalar(node.Scalar(), place(name, node), path, field, message);  // a list of one
+  if (node.IsScalar())
+    return set_scalar(node.Scalar(), place(name, node), path, field, message);  // a list of one
   if (!node.IsSequence()) {
-    return invalid_argument(fmt::format("{}: {} must be a list, such as [a, b]", place(name, node), path));
+    return invalid_argument(
+        fmt::format("{}: {} must be a list, such as [a, b]", place(name, node), path));
   }
   for (const YAML::Node& item : node) {
     if (!item.IsScalar()) {
-      return invalid_argument(fmt::format("{}: {} must be a list of plain values", place(name, item), path));
+      return invalid_argument(
+          fmt::format("{}: {} must be a list of plain values", place(name, item), path));
     }
     PERCHERON_RETURN_IF_ERROR(set_scalar(item.Scalar(), place(name, item), path, field, message));
   }
@@ -77,24 +82,30 @@ Status apply_field(const YAML::Node& node, const std::string& name, const std::s
   return set_scalar(node.Scalar(), place(name, node), path, field, message);
 }
 
-Status apply_map(const YAML::Node& node, const std::string& name, const std::string& path, Message& message) {
+Status apply_map(const YAML::Node& node, const std::string& name, const std::string& path,
+                 Message& message) {
   if (node.IsNull()) return ok_status();
   if (!node.IsMap()) {
-    return invalid_argument(fmt::format("{}: {} must be a map of keys and values", place(name, node),
+    return invalid_argument(fmt::format("{}: {} must be a map of keys and values",
+                                        place(name, node),
                                         path.empty() ? "a configuration" : path));
   }
   std::set<std::string> seen;
   for (const auto& entry : node) {
     if (!entry.first.IsScalar()) {
-      return invalid_argument(fmt::format("{}: a key must be a plain word", place(name, entry.first)));
+      return invalid_argument(
+          fmt::format("{}: a key must be a plain word", place(name, entry.first)));
     }
     const std::string key = entry.first.Scalar();
     const FieldDescriptor* field = message.GetDescriptor()->FindFieldByName(key);
-    if (field == nullptr) return unknown_key(place(name, entry.first), path, key, *message.GetDescriptor());
+    if (field == nullptr)
+      return unknown_key(place(name, entry.first), path, key, *message.GetDescriptor());
     if (!seen.insert(key).second) {
-      return invalid_argument(fmt::format("{}: {} is given twice", place(name, entry.first), key_path(path, key)));
+      return invalid_argument(
+          fmt::format("{}: {} is given twice", place(name, entry.first), key_path(path, key)));
     }
-    PERCHERON_RETURN_IF_ERROR(apply_field(entry.second, name, key_path(path, key), *field, message));
+    PERCHERON_RETURN_IF_ERROR(
+        apply_field(entry.second, name, key_path(path, key), *field, message));
   }
   return ok_status();
 }
@@ -103,7 +114,8 @@ Result<YAML::Node> load_yaml(const std::string& text, const std::string& name) {
   try {
     return YAML::Load(text);
   } catch (const YAML::Exception& error) {
-    return invalid_argument(fmt::format("{}:{}: not valid YAML: {}", name, error.mark.line + 1, error.msg));
+    return invalid_argument(
+        fmt::format("{}:{}: not valid YAML: {}", name, error.mark.line + 1, error.msg));
   }
 }
 
@@ -113,7 +125,8 @@ Status apply_override(const std::string& override_text, proto::Run& run) {
     return invalid_argument(fmt::format("override '{}' is not section.key=value", override_text));
   }
   const std::string name = fmt::format("override '{}'", override_text);
-  PERCHERON_ASSIGN_OR_RETURN(const YAML::Node value, load_yaml(override_text.substr(equals + 1), name));
+  PERCHERON_ASSIGN_OR_RETURN(const YAML::Node value,
+                             load_yaml(override_text.substr(equals + 1), name));
   Message* message = &run;
   std::string path;
   std::string rest = override_text.substr(0, equals);
@@ -154,7 +167,8 @@ Result<proto::Run> parse_run_config(const std::string& text, const std::string& 
   PERCHERON_ASSIGN_OR_RETURN(const YAML::Node root, load_yaml(text, name));
   try {
     PERCHERON_RETURN_IF_ERROR(apply_map(root, name, "", run));
-    for (const std::string& entry : overrides) PERCHERON_RETURN_IF_ERROR(apply_override(entry, run));
+    for (const std::string& entry : overrides)
+      PERCHERON_RETURN_IF_ERROR(apply_override(entry, run));
   } catch (const YAML::Exception& error) {
     return invalid_argument(fmt::format("{}: not valid YAML: {}", name, error.msg));
   }

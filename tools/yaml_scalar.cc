@@ -21,7 +21,8 @@ using google::protobuf::Message;
 using google::protobuf::Reflection;
 
 std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return text;
 }
 
@@ -76,8 +77,10 @@ void put(Message& message, const FieldDescriptor& field, T value,
   (message.GetReflection()->*(field.is_repeated() ? append : set))(&message, &field, value);
 }
 
-Status wrong(const std::string& where, const std::string& path, const std::string& text, std::string_view expected) {
-  return invalid_argument(fmt::format("{}: {} is '{}', but must be {}", where, path, text, expected));
+Status wrong(const std::string& where, const std::string& path, const std::string& text,
+             std::string_view expected) {
+  return invalid_argument(
+      fmt::format("{}: {} is '{}', but must be {}", where, path, text, expected));
 }
 
 Status set_boolean(const std::string& text, const std::string& where, const std::string& path,
@@ -90,8 +93,10 @@ Status set_boolean(const std::string& text, const std::string& where, const std:
 Status set_enum(const std::string& text, const std::string& where, const std::string& path,
                 const FieldDescriptor& field, Message& message) {
   const EnumValueDescriptor* value = find_enum(*field.enum_type(), text);
-  if (value == nullptr) return wrong(where, path, text, "one of " + enum_choices(*field.enum_type()));
-  put<const EnumValueDescriptor*>(message, field, value, &Reflection::SetEnum, &Reflection::AddEnum);
+  if (value == nullptr)
+    return wrong(where, path, text, "one of " + enum_choices(*field.enum_type()));
+  put<const EnumValueDescriptor*>(message, field, value, &Reflection::SetEnum,
+                                  &Reflection::AddEnum);
   return ok_status();
 }
 
@@ -110,8 +115,11 @@ Status set_scalar(const std::string& text, const std::string& where, const std::
     }
     case FieldDescriptor::CPPTYPE_UINT64: {
       const bool bytes = field.name().ends_with("bytes_max");
-      const std::optional<uint64_t> value = bytes ? parse_bytes(text) : parse_number<uint64_t>(text);
-      if (!value) return wrong(where, path, text, bytes ? "a byte count such as 512MiB" : "a whole number >= 0");
+      const std::optional<uint64_t> value =
+          bytes ? parse_bytes(text) : parse_number<uint64_t>(text);
+      if (!value)
+        return wrong(where, path, text,
+                     bytes ? "a byte count such as 512MiB" : "a whole number >= 0");
       put<uint64_t>(message, field, *value, &Reflection::SetUInt64, &Reflection::AddUInt64);
       return ok_status();
     }
@@ -141,17 +149,24 @@ std::string one_value(const Message& message, const FieldDescriptor& field, int 
   const bool many = field.is_repeated();
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
-      return (many ? r.GetRepeatedBool(message, &field, index) : r.GetBool(message, &field)) ? "true" : "false";
+      return (many ? r.GetRepeatedBool(message, &field, index) : r.GetBool(message, &field))
+                 ? "true"
+                 : "false";
     case FieldDescriptor::CPPTYPE_ENUM:
-      return lower((many ? r.GetRepeatedEnum(message, &field, index) : r.GetEnum(message, &field))->name());
+      return lower(
+          (many ? r.GetRepeatedEnum(message, &field, index) : r.GetEnum(message, &field))->name());
     case FieldDescriptor::CPPTYPE_INT64:
-      return std::to_string(many ? r.GetRepeatedInt64(message, &field, index) : r.GetInt64(message, &field));
+      return std::to_string(many ? r.GetRepeatedInt64(message, &field, index)
+                                 : r.GetInt64(message, &field));
     case FieldDescriptor::CPPTYPE_UINT64:
-      return std::to_string(many ? r.GetRepeatedUInt64(message, &field, index) : r.GetUInt64(message, &field));
+      return std::to_string(many ? r.GetRepeatedUInt64(message, &field, index)
+                                 : r.GetUInt64(message, &field));
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return fmt::format("{}", many ? r.GetRepeatedDouble(message, &field, index) : r.GetDouble(message, &field));
+      return fmt::format(
+          "{}", many ? r.GetRepeatedDouble(message, &field, index) : r.GetDouble(message, &field));
     default:
-      return fmt::format("\"{}\"", many ? r.GetRepeatedString(message, &field, index) : r.GetString(message, &field));
+      return fmt::format("\"{}\"", many ? r.GetRepeatedString(message, &field, index)
+                                        : r.GetString(message, &field));
   }
 }
 

@@ -36,7 +36,8 @@ TEST(RunConfig, ReadsSectionsListsEnumsAndUnits) {
 }
 
 TEST(RunConfig, AnUnknownKeyNamesThePlaceAndTheNearestKey) {
-  EXPECT_EQ(error_of("train:\n  stpes: 3\n"), "run.yaml:2: unknown key 'train.stpes': did you mean 'train.steps'?");
+  EXPECT_EQ(error_of("train:\n  stpes: 3\n"),
+            "run.yaml:2: unknown key 'train.stpes': did you mean 'train.steps'?");
   EXPECT_THAT(error_of("", {"drafter.kindd=eagle3"}), HasSubstr("did you mean 'drafter.kind'?"));
 }
 
@@ -47,22 +48,29 @@ TEST(RunConfig, APeersSpellingIsAnErrorThatNamesOurs) {
 }
 
 TEST(RunConfig, AWrongValueNamesPlaceKeyAndWhatIsAllowed) {
-  EXPECT_EQ(error_of("train:\n  steps: many\n"), "run.yaml:2: train.steps is 'many', but must be a whole number");
-  EXPECT_THAT(error_of("drafter: {kind: medusa}\n"), HasSubstr("one of eagle3, dflash"));  // SpecForge#757
-  EXPECT_THAT(error_of("features: {bytes_max: 12 parsecs}\n"), HasSubstr("a byte count such as 512MiB"));
+  EXPECT_EQ(error_of("train:\n  steps: many\n"),
+            "run.yaml:2: train.steps is 'many', but must be a whole number");
+  EXPECT_THAT(error_of("drafter: {kind: medusa}\n"),
+              HasSubstr("one of eagle3, dflash"));  // SpecForge#757
+  EXPECT_THAT(error_of("features: {bytes_max: 12 parsecs}\n"),
+              HasSubstr("a byte count such as 512MiB"));
   EXPECT_THAT(error_of("optimizer: {beta1: .inf}\n"), HasSubstr("finite"));
   EXPECT_THAT(error_of("train: [1]\n"), HasSubstr("must be a map"));
   EXPECT_THAT(error_of("train: {steps: [1]}\n"), HasSubstr("a single value"));
 }
 
 TEST(RunConfig, AKeyGivenTwiceIsAnError) {
-  EXPECT_THAT(error_of("train:\n  steps: 1\n  steps: 2\n"), HasSubstr("train.steps is given twice"));
+  EXPECT_THAT(error_of("train:\n  steps: 1\n  steps: 2\n"),
+              HasSubstr("train.steps is given twice"));
 }
 
-TEST(RunConfig, BrokenYamlIsOneErrorWithItsLine) { EXPECT_THAT(error_of("a: [1\nb: 2\n"), HasSubstr("run.yaml:")); }
+TEST(RunConfig, BrokenYamlIsOneErrorWithItsLine) {
+  EXPECT_THAT(error_of("a: [1\nb: 2\n"), HasSubstr("run.yaml:"));
+}
 
 void each_field(const google::protobuf::Descriptor& message, const std::string& path,
-                const std::function<void(const google::protobuf::FieldDescriptor&, const std::string&)>& visit) {
+                const std::function<void(const google::protobuf::FieldDescriptor&,
+                                         const std::string&)>& visit) {
   for (int i = 0; i < message.field_count(); ++i) {
     const auto& field = *message.field(i);
     const std::string here = path.empty() ? field.name() : path + "." + field.name();
@@ -88,8 +96,9 @@ TEST(RunConfig, EveryBooleanTakesTrueAndFalse) {
 
 TEST(RunConfig, WhatIsPrintedReadsBackTheSame) {
   const Result<proto::Run> run = parse_run_config(
-      "drafter: {kind: dflash, warm_start: [head, layer], seed: 7}\noptimizer: {learning_rate: 0.0006}\n", "run.yaml",
-      {"data.train=[a b.safetensors]", "loss.kind=data_labels"});
+      "drafter: {kind: dflash, warm_start: [head, layer], seed: 7}\noptimizer: {learning_rate: "
+      "0.0006}\n",
+      "run.yaml", {"data.train=[a b.safetensors]", "loss.kind=data_labels"});
   ASSERT_TRUE(run.ok());
   const Result<proto::Run> again = parse_run_config(run_config_yaml(*run), "printed", {});
   ASSERT_TRUE(again.ok()) << again.status().message();

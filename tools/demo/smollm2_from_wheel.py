@@ -119,7 +119,7 @@ def make_tokenizer(tokens: list[str], types: list[int], merges: list[str]) -> tu
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Digits(individual_digits=True),
         pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True)])
-    tokenizer.decoder = decoders.ByteLevel(add_prefix_space=True, trim_offsets=True, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
     special = [token for token, kind in zip(tokens, types) if kind == GGUF_CONTROL]
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
     return tokenizer, special
@@ -218,7 +218,7 @@ def stamp() -> dict[str, Any]:
 
 def is_current(out: Path) -> bool:
     try:
-        return json.loads((out / STAMP_NAME).read_text(encoding="utf-8")) == stamp()
+        return bool(json.loads((out / STAMP_NAME).read_text(encoding="utf-8")) == stamp())
     except (OSError, ValueError):
         return False
 

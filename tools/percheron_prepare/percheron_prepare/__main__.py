@@ -13,8 +13,10 @@ from typing import Any
 from .chat_template import TemplateMissing
 from .loss_mask import Rows
 from .model import load_model
-from .prepare import (Markers, Options, ProgressLine, Purpose, RowTooLong, TooLong, prepare, rejected_path, summary)
+from .prepare import (Markers, Options, ProgressLine, Purpose, RowTooLong, TooLong, passport, prepare, rejected_path,
+                      summary)
 from .rows import ConsecutiveUsers
+from .shard import read_passport
 from .tokenizer_server import serve
 
 
@@ -56,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     make.add_argument("--markers-in-content", choices=values(Markers), default="keep",
                       help="control-token strings in messages: as servers read them, as text, or row left out")
     make.add_argument("--max-rejected", type=int, help="fail, without a shard, when more rows are rejected")
+    make.add_argument("--reuse", action="store_true", help="do nothing when the shard is there with this passport")
     add_template_variables(make)
 
     tokenize = commands.add_parser("tokenize", help="answer requests on standard input, one JSON object a line")
@@ -77,6 +80,9 @@ def run_prepare(args: argparse.Namespace) -> int:
         template_variables=args.template_variables)
     start = time.monotonic()
     model = load_model(args.model, args.template_variables, datetime.datetime.now())
+    if args.reuse and read_passport(args.output) == passport(model, options, args.input):
+        print(f"{args.output} is up to date")
+        return 0
     progress = ProgressLine(args.input)
     try:
         done = prepare(model, options, args.input, args.output, progress, args.max_rejected)

@@ -151,7 +151,7 @@ def template_source(model: Path, config: Mapping[str, Any], name: str = "default
         return file.read_text(encoding="utf-8")
     source = config.get("chat_template")
     if isinstance(source, list):
-        named = {entry["name"]: entry["template"] for entry in source}
+        named: dict[str, str] = {entry["name"]: entry["template"] for entry in source}
         if name not in named:
             raise TemplateMissing(f"{model}: no chat template named {name!r}; there are {sorted(named)}")
         return named[name]

@@ -52,7 +52,7 @@ class ShardWriter:
 
     def write(self, path: Path, passport: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         """Writes the shard."""
-        tensors = {
+        tensors: dict[str, np.ndarray] = {
             "offsets": np.array(self._offsets, dtype=np.int64),
             "id_offsets": np.array(self._id_offsets, dtype=np.int64),
             "tokens": np.array(self._tokens, dtype=np.uint32),
@@ -101,6 +101,17 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_passport(path: Path) -> dict[str, Any] | None:
+    """The passport of a shard, or None when there is no whole shard."""
+    try:
+        with open(path, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        found: dict[str, Any] = json.loads(header["__metadata__"]["passport"])
+        return found
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
+        return None
 
 
 def read_shard(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

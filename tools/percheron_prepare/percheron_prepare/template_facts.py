@@ -82,7 +82,7 @@ def find_modes(template: ChatTemplate, question: list[dict[str, Any]],
 
 
 def added_text(bare: str, prompted: str, tokenizer: TextTokenizer) -> str:
-    """What `prompted` adds to `bare`, from the first token that differs: some templates end a bare chat with a token."""
+    """What `prompted` adds to `bare`, from the first token that differs, as some templates close a bare chat."""
     left, right = tokenizer.encode(bare), tokenizer.encode(prompted)
     same = 0
     while same < min(len(left.ids), len(right.ids)) and left.ids[same] == right.ids[same]:

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "base/status.h"
+
+namespace percheron {
+
+/// What a subcommand leaves behind when its arguments have been read: the work to do.
+using Command = std::function<Status()>;
+
+void add_train_command(CLI::App& app, Command& chosen);
+void add_generate_command(CLI::App& app, Command& chosen);
+void add_evaluate_command(CLI::App& app, Command& chosen);
+void add_export_command(CLI::App& app, Command& chosen);
+void add_inspect_command(CLI::App& app, Command& chosen);
+void add_prepare_command(CLI::App& app, Command& chosen);
+
+}  // namespace percheron

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "base/file_system.h"
+#include "kernels/device.h"
+#include "model/drafter.h"
+#include "model/target.h"
+
+namespace percheron {
+
+/// Where and in which numbers a command computes.
+struct EngineOptions {
+  std::string device = "cpu:0";
+  int threads = 0;  // 0 = all cores
+  std::string dtype = "bf16";
+};
+
+void add_engine_options(CLI::App& command, EngineOptions& options);
+
+/// A device with a target, and a drafter if wanted, for commands that run in the foreground.
+class Engine {
+ public:
+  /// Opens the device and binds the calling thread to it.
+  static Result<std::unique_ptr<Engine>> open(const EngineOptions& options);
+
+  /// Loads the target with the states that `drafter_directory` reads, and that drafter; an empty
+  /// directory: no drafter.
+  Status load(FileSystem& files, const std::string& target_directory,
+              const std::string& drafter_directory);
+
+  Context& context() { return context_; }
+  Target& target() { return *target_; }
+  Drafter* drafter() { return drafter_.get(); }
+  DType dtype() const { return dtype_; }
+
+ private:
+  Engine(std::unique_ptr<Device> device, DType dtype);
+
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+  Arena arena_;
+  Context context_;
+  DType dtype_;
+  std::unique_ptr<Target> target_;
+  std::unique_ptr<Drafter> drafter_;
+};
+
+}  // namespace percheron

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "actors/observer.h"
+#include "base/clock.h"
+
+namespace percheron {
+
+/// "step 830/1600 (52%) | loss 6.53 | acc .55 .48 .44 | accept 1.58 | I 1,210 tok/s T 1,890 tok/s |
+/// wait 3% | pool 12 MiB | eta 6 min"
+std::string format_progress(const StepReport& report);
+std::string format_evaluation(const EvaluationReport& report);
+
+/// Shows a run to a person: one line that is rewritten on a terminal; elsewhere one line every few
+/// seconds.
+class ProgressLine : public RunObserver {
+ public:
+  enum class Style { kTerminal, kPlain };
+  ProgressLine(std::FILE* out, Style style, const Clock& clock)
+      : out_(out), style_(style), clock_(clock) {}
+
+  void on_step(const StepReport& report) override;
+  void on_evaluation(const EvaluationReport& report) override;
+  void on_checkpoint(const CheckpointReport& report) override;
+  void on_event(const std::string& text) override;
+  void on_end(const RunSummary& summary) override;
+
+ private:
+  void print_above(const std::string& text);
+
+  std::FILE* out_;
+  Style style_;
+  const Clock& clock_;
+  int64_t last_ns_ = 0;
+  std::string line_;
+};
+
+/// kTerminal if `file` is a terminal that understands cursor movement.
+ProgressLine::Style progress_style(std::FILE* file);
+
+}  // namespace percheron

@@ -1,0 +1,103 @@
+#include "tools/prompts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "data/token_shard.h"
+
+namespace percheron {
+namespace {
+
+using Json = nlohmann::json;
+using Prompt = std::vector<int32_t>;
+
+Result<std::vector<Prompt>> prompts_of_shard(FileSystem& files, const std::string& path,
+                                             int64_t limit) {
+  const std::array<std::string, 1> paths{path};
+  PERCHERON_ASSIGN_OR_RETURN(const TokenDataset data, TokenDataset::open(files, paths));
+  std::vector<Prompt> prompts;
+  for (int64_t i = 0; i < data.samples() && (limit == 0 || i < limit); ++i) {
+    const auto tokens = data.tokens(i);
+    const auto mask = data.mask(i);
+    const auto answer = std::find(mask.begin(), mask.end(), 1) - mask.begin();
+    if (answer == 0)
+      return invalid_argument(
+          fmt::format("{}: the row begins with an answer, so it has no prompt", data.describe(i)));
+    prompts.emplace_back(tokens.begin(), tokens.begin() + answer);
+  }
+  return prompts;
+}
+
+/// The messages that the model is to answer, or a reason why there are none.
+Result<Json> messages_of_row(const Json& row) {
+  const auto user = [](const Json& text) {
+    return Json::array({{{"role", "user"}, {"content", text}}});
+  };
+  if (row.contains("prompt") && row["prompt"].is_string()) return user(row["prompt"]);
+  if (row.contains("turns") && row["turns"].is_array() && !row["turns"].empty())
+    return user(row["turns"][0]);
+  for (const char* key : {"conversations", "messages"}) {
+    if (!row.contains(key) || !row[key].is_array()) continue;
+    Json messages = row[key];
+    const auto is_answer = [](const Json& message) {
+      const std::string role =
+          message.is_object() ? message.value("role", message.value("from", "")) : "";
+      return role == "assistant" || role == "gpt";
+    };
+    while (!messages.empty() && !is_answer(messages.back())) messages.erase(messages.size() - 1);
+    if (messages.empty()) return row[key];  // a question without an answer is a prompt as it is
+    messages.erase(messages.size() - 1);
+    if (messages.empty()) return invalid_argument("the answer has no question before it");
+    return messages;
+  }
+  return invalid_argument("a row needs `prompt`, `turns`, `conversations` or `messages`");
+}
+
+Result<std::vector<Prompt>> prompts_of_jsonl(FileSystem& files, const std::string& path,
+                                             LazyTokenizer& tokenizer, int64_t limit) {
+  PERCHERON_ASSIGN_OR_RETURN(const std::string text, files.read_text(path));
+  PERCHERON_ASSIGN_OR_RETURN(Tokenizer* const encoder, tokenizer.get());
+  std::vector<Prompt> prompts;
+  int64_t line_number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++line_number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (limit != 0 && static_cast<int64_t>(prompts.size()) == limit) break;
+    const std::string where = fmt::format("{}:{}", path, line_number);
+    PERCHERON_ASSIGN_OR_RETURN(const Json row, parse_json(line, where));
+    const Result<Json> messages = messages_of_row(row);
+    if (!messages.ok()) return messages.status().with_context(where);
+    Result<Prompt> ids = encoder->encode_chat(messages->dump());
+    if (!ids.ok()) return ids.status().with_context(where);
+    prompts.push_back(std::move(ids).value());
+  }
+  return prompts;
+}
+
+}  // namespace
+
+Result<Tokenizer*> LazyTokenizer::get() {
+  if (!tokenizer_) {
+    PERCHERON_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::start(model_));
+  }
+  return tokenizer_.get();
+}
+
+Result<std::vector<Prompt>> read_prompts(FileSystem& files, const std::string& path,
+                                         LazyTokenizer& tokenizer, int64_t limit) {
+  PERCHERON_ASSIGN_OR_RETURN(std::vector<Prompt> prompts,
+                             path.ends_with(".safetensors")
+                                 ? prompts_of_shard(files, path, limit)
+                                 : prompts_of_jsonl(files, path, tokenizer, limit));
+  if (prompts.empty()) return invalid_argument(fmt::format("{} has no prompt", path));
+  return prompts;
+}
+
+}  // namespace percheron
