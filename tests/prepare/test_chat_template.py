@@ -22,7 +22,8 @@ class ChatTemplateTest(unittest.TestCase):
         self.assertEqual(render("{{ v | tojson(indent=1) }}", v={"b": 1}), '{\n "b": 1\n}')
 
     def test_loop_controls_special_tokens_and_clock_are_there(self) -> None:
-        source = "{{ bos_token }}{% for m in messages %}{{ m.role }}{% break %}{% endfor %}{{ strftime_now('%d %b %Y') }}"
+        source = "{{ bos_token }}{% for m in messages %}{{ m.role }}{% break %}{% endfor %}" \
+                 "{{ strftime_now('%d %b %Y') }}"
         self.assertEqual(render(source), "<s>user26 Jul 2024")
 
     def test_a_template_cannot_reach_python(self) -> None:

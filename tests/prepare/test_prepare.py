@@ -66,6 +66,19 @@ class PrepareTest(unittest.TestCase):
             self.run_prepare(rows, *options, family=family)
             self.assertNotEqual(self.passport()[field], first[field], field)
 
+    def test_a_shard_with_the_same_passport_is_used_again(self) -> None:
+        rows = [{"messages": QUESTION}]
+        self.run_prepare(rows, "--reuse")
+        first = self.output.stat().st_mtime_ns
+        self.assertEqual(self.run_prepare(rows, "--reuse"), 0)
+        self.assertEqual(self.output.stat().st_mtime_ns, first)
+        self.assertIn("up to date", self.said)
+        self.run_prepare(rows, "--reuse", "--max-length", "100")
+        self.assertNotIn("up to date", self.said)
+        self.output.write_bytes(self.output.read_bytes()[:20])
+        self.assertEqual(self.run_prepare(rows, "--reuse", "--max-length", "100"), 0)
+        self.assertNotIn("up to date", self.said)
+
     def test_nothing_written_is_a_failure(self) -> None:
         # Model-Optimizer#2172: every row was left out, and the exit code was 0.
         self.assertEqual(self.run_prepare([{"messages": QUESTION}] * 10, "--max-length", "3", "--too-long", "skip"), 1)

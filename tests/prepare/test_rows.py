@@ -69,7 +69,8 @@ class RowsTest(unittest.TestCase):
     def test_arguments_of_tool_calls_may_be_objects_or_text(self) -> None:
         # SpecForge#429.
         def row(arguments: Any) -> dict[str, Any]:
-            return {"messages": [user("?"), assistant("", tool_calls=[{"function": {"name": "f", "arguments": arguments}}])]}
+            call = {"function": {"name": "f", "arguments": arguments}}
+            return {"messages": [user("?"), assistant("", tool_calls=[call])]}
 
         self.prepare_rows(row({"a": "x"}), row('{"a": "x"}'), row("not json"))
         first, second, third = self.samples()
@@ -142,8 +143,9 @@ class RowsTest(unittest.TestCase):
         self.assertEqual(entries[2]["byte_offset"], 3 + 2 * len(row) + 6 + 2 + 11)
 
     def test_lone_surrogates_are_replaced_and_counted(self) -> None:
-        row = b'{"messages": [{"role": "user", "content": "\\ud83d x \\ud83d\\ude00"}, {"role": "assistant", "content": "y"}]}\n'
-        done = self.prepare_bytes(row)
+        row = '{"messages": [{"role": "user", "content": "\\ud83d x \\ud83d\\ude00"}, ' \
+              '{"role": "assistant", "content": "y"}]}\n'
+        done = self.prepare_bytes(row.encode())
         self.assertEqual(done.tally.notes["lone_surrogates_replaced"], 1)
         text = load_model(GOLDEN / "qwen2.5").tokenizer.raw.decode(self.samples()[0])
         self.assertIn("\ufffd x \U0001f600", text)
