@@ -72,7 +72,9 @@ class RowsTest(unittest.TestCase):
             call = {"function": {"name": "f", "arguments": arguments}}
             return {"messages": [user("?"), assistant("", tool_calls=[call])]}
 
-        self.prepare_rows(row({"a": "x"}), row('{"a": "x"}'), row("not json"))
+        odd = {"messages": [user("?"), assistant("x", tool_calls=[{"function": "f"}])]}
+        self.prepare_rows(row({"a": "x"}), row('{"a": "x"}'), row("not json"), odd)
+        self.assertEqual(self.reasons(), ["bad_tool_calls"])
         first, second, third = self.samples()
         self.assertEqual(first, second)
         self.assertNotEqual(first, third)

@@ -219,8 +219,10 @@ def parse_tool_calls(calls: Any) -> list[Any]:
         raise Rejected("bad_tool_calls", "not a list of objects")
     out = []
     for call in calls:
-        function = call.get("function")
-        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+        function = call.get("function", {})
+        if not isinstance(function, dict):
+            raise Rejected("bad_tool_calls", "`function` is not an object")
+        if isinstance(function.get("arguments"), str):
             call = {**call, "function": {**function, "arguments": object_or_text(function["arguments"])}}
         out.append(call)
     return out
