@@ -46,9 +46,7 @@ __attribute__((target("sse4.2"))) uint32_t crc32c_sse42(std::span<const std::byt
     std::memcpy(&word, at, sizeof word);
     wide = _mm_crc32_u64(wide, word);
   }
-  crc = static_cast<uint32_t>(wide);
-  for (; left > 0; --left, ++at) crc = _mm_crc32_u8(crc, static_cast<uint8_t>(*at));
-  return crc;
+  return crc32c_table({at, left}, static_cast<uint32_t>(wide));
 }
 #endif
 
@@ -91,8 +89,8 @@ std::string content_hash(std::span<const std::byte> bytes) {
 
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc) {
 #if defined(__x86_64__)
-  static const bool has_sse42 = __builtin_cpu_supports("sse4.2");
-  if (has_sse42) return ~crc32c_sse42(bytes, ~crc);
+  static const bool kHasSse42 = __builtin_cpu_supports("sse4.2");
+  if (kHasSse42) return ~crc32c_sse42(bytes, ~crc);
 #endif
   return ~crc32c_table(bytes, ~crc);
 }

@@ -42,7 +42,7 @@ struct FaultFileSystem::Node {
 
 namespace {
 
-Status error_on(std::string_view action, const std::string& path, Status status) {
+Status error_on(std::string_view action, const std::string& path, const Status& status) {
   return status.with_context("cannot " + std::string(action) + " " + path);
 }
 
