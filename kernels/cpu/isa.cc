@@ -1,0 +1,65 @@
+#include "kernels/cpu/isa.h"
+
+#include <cstdlib>
+#include <string>
+
+namespace percheron::cpu {
+
+namespace generic {
+const KernelTable& kernel_table();
+}
+#ifdef PERCHERON_X86
+namespace avx2 {
+const KernelTable& kernel_table();
+}
+namespace avx512 {
+const KernelTable& kernel_table();
+}
+namespace avx512bf16 {
+const KernelTable& kernel_table();
+}
+#endif
+
+namespace {
+
+struct Candidate {
+  std::string_view name;
+  bool supported;
+  const KernelTable& (*kernels)();
+};
+
+}  // namespace
+
+Result<Isa> select_isa() {
+#ifdef PERCHERON_X86
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  const bool avx512bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+#endif
+  const Candidate candidates[] = {
+#ifdef PERCHERON_X86
+      {"avx512bf16", avx512bf16, avx512bf16::kernel_table},
+      {"avx512", avx512, avx512::kernel_table},
+      {"avx2", avx2, avx2::kernel_table},
+#endif
+      {"generic", true, generic::kernel_table},
+  };
+  const char* wanted = std::getenv("PERCHERON_CPU_ISA");
+  std::string supported;
+  for (const Candidate& candidate : candidates) {
+    if (!candidate.supported) continue;
+    if (wanted == nullptr || *wanted == '\0' || candidate.name == wanted) {
+      return Isa{candidate.name, &candidate.kernels()};
+    }
+    supported += ' ';
+    supported += candidate.name;
+  }
+  return invalid_argument("PERCHERON_CPU_ISA is '" + std::string(wanted) +
+                          "'; this processor has:" + supported);
+}
+
+}  // namespace percheron::cpu

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/tensor.h"
+
+/// Tensor views as the plain structs that the kernels take, and the shape checks of operations.
+namespace percheron::cpu {
+
+template <class Pointer>
+BasicRows<Pointer> rows_of(const BasicTensorView<Pointer>& x) {
+  switch (x.rank()) {
+    case 1: return {x.data(), x.dtype(), 1, 1, x.dim(0), x.dim(0), x.dim(0)};
+    case 2: return {x.data(), x.dtype(), x.dim(0), 1, x.dim(1), x.stride(0), x.dim(1)};
+    case 3: return {x.data(), x.dtype(), x.dim(0), x.dim(1), x.dim(2), x.stride(0), x.stride(1)};
+    default:
+      PERCHERON_CHECK(false,
+                      "expected a vector, a matrix or [rows, heads, columns], not " + describe(x));
+  }
+}
+
+/// As rows_of(), but what lies contiguously is one row of any rank.
+template <class Pointer>
+BasicRows<Pointer> elements_of(const BasicTensorView<Pointer>& x) {
+  if (!x.contiguous()) return rows_of(x);
+  const int64_t n = x.elements();
+  return {x.data(), x.dtype(), 1, 1, n, n, n};
+}
+
+/// The elements of a contiguous tensor of T.
+template <class T, class Pointer>
+auto vector_of(const BasicTensorView<Pointer>& x) {
+  PERCHERON_CHECK(x.dtype() == DTypeOf<T>::value && x.contiguous(), describe(x));
+  return x.template as<T>();
+}
+template <class T, class Pointer>
+auto vector_or_null(const BasicTensorView<Pointer>& x) {
+  return x.present() ? vector_of<T>(x) : nullptr;
+}
+
+inline void check_same_shape(const ConstTensorView& x, const ConstTensorView& y) {
+  PERCHERON_CHECK(std::ranges::equal(x.shape(), y.shape()), describe(x) + " and " + describe(y));
+}
+
+inline void check_attention_shapes(const ConstTensorView& q, const ConstTensorView& k,
+                                   const ConstTensorView& v, const ConstTensorView& intervals) {
+  constexpr int64_t kHeadDimMax = 256;
+  check_same_shape(k, v);
+  PERCHERON_CHECK(q.rank() == 3 && k.rank() == 3 && q.dim(2) == k.dim(2), describe(k));
+  PERCHERON_CHECK(q.dim(2) % 2 == 0 && q.dim(2) <= kHeadDimMax, describe(q));
+  PERCHERON_CHECK(k.dim(1) > 0 && q.dim(1) % k.dim(1) == 0, describe(q));
+  PERCHERON_CHECK(intervals.elements() == 4 * q.dim(0), describe(intervals));
+}
+
+}  // namespace percheron::cpu

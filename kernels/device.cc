@@ -1,0 +1,101 @@
+#include "kernels/device.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/planning_device.h"
+
+namespace percheron {
+namespace {
+
+constexpr int kCpuDevicesMax = 256;
+constexpr size_t kAlignmentBytes = 64;
+constexpr size_t kArenaBlockBytesMin = size_t{4} << 20;
+
+struct KindName {
+  DeviceKind kind;
+  std::string_view name;
+};
+constexpr KindName kKindNames[] = {{DeviceKind::kCpu, "cpu"},
+                                   {DeviceKind::kCuda, "cuda"},
+                                   {DeviceKind::kEmulated, "emulated"},
+                                   {DeviceKind::kPlanning, "planning"}};
+
+}  // namespace
+
+Result<DeviceId> parse_device_id(std::string_view name) {
+  const auto refused = [&](std::string_view why) {
+    return invalid_argument("device '" + std::string(name) + "' " + std::string(why) +
+                            "; write KIND:INDEX with cpu, cuda, emulated or planning");
+  };
+  const size_t colon = name.find(':');
+  if (colon == std::string_view::npos) return refused("has no colon");
+  const std::string_view kind = name.substr(0, colon), digits = name.substr(colon + 1);
+  const auto* known = std::ranges::find(kKindNames, kind, &KindName::name);
+  if (known == std::end(kKindNames)) return refused("is of an unknown kind");
+  DeviceId id{known->kind, 0};
+  const auto [end, error] = std::from_chars(digits.begin(), digits.end(), id.index);
+  if (error != std::errc() || end != digits.end() || id.index < 0) return refused("has no index");
+  return id;
+}
+
+std::string to_string(DeviceId id) {
+  const auto* known = std::ranges::find(kKindNames, id.kind, &KindName::kind);
+  return std::string(known->name) + ":" + std::to_string(id.index);
+}
+
+Result<std::unique_ptr<Device>> open_device(DeviceId id, const DeviceOptions& options) {
+  switch (id.kind) {
+    case DeviceKind::kCpu:
+      if (id.index >= kCpuDevicesMax) break;
+      return make_cpu_device(id, options);
+    case DeviceKind::kPlanning: return make_planning_device(id, options);
+    case DeviceKind::kCuda:
+    case DeviceKind::kEmulated: break;
+  }
+  return not_found("there is no device " + to_string(id) +
+                   "; there are cpu:0 to cpu:" + std::to_string(kCpuDevicesMax - 1));
+}
+
+Result<Tensor> Device::make_tensor(DType dtype, std::span<const int64_t> shape) {
+  int64_t elements = 1;
+  for (const int64_t extent : shape) elements *= extent;
+  PERCHERON_ASSIGN_OR_RETURN(Buffer buffer,
+                             allocate(static_cast<size_t>(elements) * dtype_bytes(dtype)));
+  return Tensor(std::move(buffer), dtype, shape);
+}
+
+TensorView Arena::take(DType dtype, std::initializer_list<int64_t> shape) {
+  size_t bytes = dtype_bytes(dtype);
+  for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+  bytes =
+      std::max(kAlignmentBytes, (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes);
+  size_t block_bytes = kArenaBlockBytesMin;
+  if (in_use_ == 0 && blocks_.size() > 1) {
+    // Nothing is in use: one block as large as all of them keeps the steady state in one piece.
+    block_bytes = 0;
+    for (const Buffer& block : blocks_) block_bytes += block.bytes();
+    blocks_.clear();
+  }
+  if (in_use_ == 0) block_ = offset_ = 0;
+  while (block_ < blocks_.size() && offset_ + bytes > blocks_[block_].bytes()) {
+    ++block_;
+    offset_ = 0;
+  }
+  if (block_ == blocks_.size()) {
+    for (const Buffer& block : blocks_) block_bytes = std::max(block_bytes, block.bytes());
+    auto block = device_.allocate(std::max(bytes, block_bytes));
+    PERCHERON_CHECK(block.ok(), block.status().message());
+    blocks_.push_back(std::move(*block));
+    offset_ = 0;
+  }
+  TensorView view(static_cast<char*>(blocks_[block_].data()) + offset_, dtype, shape);
+  offset_ += bytes;
+  in_use_ += bytes;
+  peak_ = std::max(peak_, in_use_);
+  return view;
+}
+
+}  // namespace percheron
