@@ -37,4 +37,23 @@ class AcceptanceCounts {
   std::vector<int64_t> survived_;  // [j] rounds with accepted > j
 };
 
+/// The same idea on training blocks, where each draft slot is compared with a known token at once. Peers call three
+/// different numbers by similar names; docs say "simulated" for the first. Source: speculators 0.9.0 (`eal`), SpecForge
+/// 0.2.0 (`simulated_acc_len`).
+class BlockAgreement {
+ public:
+  /// One block: per slot whether the draft was right, and whether the slot counts (its token is supervised).
+  void add(std::span<const uint8_t> correct, std::span<const uint8_t> valid);
+
+  /// 1 + the mean length of the correct prefix; a slot that doesn't count ends it, a block without valid slots is none.
+  double mean_run_plus_one() const;
+  std::vector<double> accuracy_per_position() const;
+  /// Sum over j of the product of the mean accuracies of slots 0 .. j, without bonus: loses their correlation.
+  double sum_of_products() const;
+
+ private:
+  int64_t blocks_ = 0, run_sum_ = 0;
+  std::vector<int64_t> valid_, correct_;  // per slot
+};
+
 }  // namespace percheron

@@ -23,7 +23,9 @@ struct Generated {
 };
 
 /// Continuous batching over a KV cache: finished sequences make room for waiting prompts, which are prefilled packed.
-/// A sequence's tokens do not depend on its neighbours. `progress` receives the number of new tokens now and then.
+/// A sequence's tokens do not depend on its neighbours. `progress` is called now and then with the
+/// number of tokens that are new since its last call. kInvalidArgument for an empty prompt or a token outside the
+/// vocabulary; kResourceExhausted when `slots` caches of the longest prompt and answer do not fit.
 Result<std::vector<Generated>> generate(Context& context, Target& target, std::span<const std::vector<int32_t>> prompts,
                                         const GenerateOptions& options,
                                         const std::function<void(int64_t)>& progress = nullptr);

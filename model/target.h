@@ -42,7 +42,7 @@ struct PackedSequences {
 struct TargetOptions {
   DType compute_dtype = DType::kBf16;  // products and activations; f32 where the device has no native bf16
   std::vector<int64_t> capture;        // j = residual stream after decoder layer j; 0 = embedding; ascending not required
-  bool capture_last = false;           // also the last layer's output before the final norm
+  bool capture_last = false;           // also the last layer's output before the final norm, as the last slot
   bool head = true;                    // load and pack the head (needed for logits and top-1)
 };
 
@@ -59,9 +59,14 @@ class Target {
   /// Content hash of all weights as stored: part of the run's fingerprint.
   virtual const std::string& weights_hash() const = 0;
 
+  /// What products and activations really are: compute_dtype, or f32 where the device has no native bf16. A KvCache
+  /// has this dtype.
+  virtual DType compute_dtype() const = 0;
   /// Runs the rows; with `cache`, extends the sequences in it. `captured` receives [T, K, H] in its own dtype (absent:
-  /// not wanted); `last` [T, H] f32 receives the residual stream before the final norm (absent: not wanted, and layers
-  /// after the last captured one are skipped when there is no cache).
+  /// not wanted), K counting the slot of `capture_last`; `last` [T, H] f32 receives the residual stream before the
+  /// final norm (absent: not wanted, and layers after the last captured one are skipped when there is no cache).
+  /// Waits for the device. kInvalidArgument names a token outside the vocabulary or a cache slot that is full; with a
+  /// cache and dynamic rope, sequences beyond max_position_embeddings are refused. After an error the cache is as before.
   virtual Status forward(Context& context, const PackedSequences& rows, KvCache* cache, TensorView captured,
                          TensorView last) = 0;
   /// logits [R, V] f32 of rows of `last` [R, H] (final norm and head applied).

@@ -1,0 +1,275 @@
+#include "model/target.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "kernels/ops.h"
+#include "model/row_plan.h"
+#include "model/transformer_layer.h"
+#include "model/weights.h"
+
+namespace percheron {
+namespace {
+
+// Rows of logits that top1() holds at once.
+constexpr int64_t kLogitRows = 256;
+
+class HfTarget final : public Target {
+ public:
+  HfTarget(Context& context, ModelConfig config, TargetOptions options, WeightFiles weights)
+      : config_(std::move(config)),
+        options_(std::move(options)),
+        weights_(std::move(weights)),
+        rope_(context.device, config_.rope, config_.head_dim, config_.max_position_embeddings) {
+    const bool bf16 = options_.compute_dtype == DType::kBf16 && context.device.info().native_bf16;
+    compute_dtype_ = bf16 ? DType::kBf16 : DType::kF32;
+  }
+
+  Status load_weights(Context& context);
+
+  const ModelConfig& config() const override { return config_; }
+  const TargetOptions& options() const override { return options_; }
+  const std::string& weights_hash() const override { return weights_.content_hash(); }
+  DType compute_dtype() const override { return compute_dtype_; }
+  Status forward(Context& context, const PackedSequences& rows, KvCache* cache, TensorView captured,
+                 TensorView last) override;
+  void logits(Context& context, ConstTensorView last, TensorView logits) override;
+  void top1(Context& context, ConstTensorView last, TensorView out) override;
+  ConstTensorView embedding() const override { return embedding_; }
+  ConstTensorView head() const override { return config_.tie_word_embeddings ? embedding_ : head_; }
+  ConstTensorView final_norm() const override { return final_norm_; }
+  Result<std::vector<float>> layer_weight(int64_t layer, const std::string& name) const override;
+
+ private:
+  Status check_outputs(int64_t rows, const KvCache* cache, const TensorView& captured,
+                       const TensorView& last) const;
+  Result<Tensor> load_table(Context& context, const std::string& name) const;
+  int64_t layers_to_run(const KvCache* cache, const TensorView& last) const;
+  void capture(Context& context, int64_t state, ConstTensorView x, TensorView captured) const;
+
+  ModelConfig config_;
+  TargetOptions options_;
+  DType compute_dtype_ = DType::kF32;
+  WeightFiles weights_;
+  RopeTable rope_;
+  Tensor embedding_, head_, final_norm_;
+  std::unique_ptr<PackedMatrix> packed_head_;
+  std::vector<TransformerLayer> layers_;
+};
+
+// The state after layer j of a captured block [T, K, H], as a matrix [T, H].
+TensorView captured_slot(const TensorView& captured, int64_t slot) {
+  const int64_t hidden = captured.dim(2);
+  char* data = static_cast<char*>(captured.data()) +
+               slot * captured.stride(1) * static_cast<int64_t>(dtype_bytes(captured.dtype()));
+  TensorView view;
+  view.assign(data, captured.dtype(), 2, {captured.dim(0), hidden, 0, 0},
+              {captured.stride(0), 1, 0, 0});
+  return view;
+}
+
+TensorView upload(Context& context, const std::vector<int32_t>& values,
+                  std::initializer_list<int64_t> shape) {
+  const TensorView view = context.arena.take(DType::kI32, shape);
+  context.device.copy_bytes(context.stream, view.data(), values.data(), view.bytes());
+  return view;
+}
+
+Status check_capture(const TargetOptions& options, int64_t layers) {
+  for (const int64_t state : options.capture) {
+    if (state < 0 || state > layers) {
+      return invalid_argument(fmt::format(
+          "drafter.capture names state {}, the target has states 0 (embedding) to {} (after its "
+          "last layer)",
+          state, layers));
+    }
+  }
+  return ok_status();
+}
+
+Status HfTarget::load_weights(Context& context) {
+  PERCHERON_ASSIGN_OR_RETURN(embedding_, load_table(context, "embed_tokens.weight"));
+  const std::string norm[] = {"norm.weight"};
+  PERCHERON_ASSIGN_OR_RETURN(final_norm_, load_stacked_f32(context, weights_, norm));
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    PERCHERON_ASSIGN_OR_RETURN(
+        TransformerLayer layer,
+        TransformerLayer::load(context, config_, i, weights_, compute_dtype_));
+    layers_.push_back(std::move(layer));
+  }
+  if (options_.head) {
+    const std::string name[] = {config_.tie_word_embeddings ? "embed_tokens.weight"
+                                                            : "lm_head.weight"};
+    if (!config_.tie_word_embeddings) {
+      PERCHERON_ASSIGN_OR_RETURN(head_, load_table(context, name[0]));
+    }
+    PERCHERON_ASSIGN_OR_RETURN(packed_head_, load_packed(context, weights_, name, compute_dtype_));
+  }
+  return context.stream.wait_idle();
+}
+
+// As stored, but f16 as f32: the operations read only f32 and bf16.
+Result<Tensor> HfTarget::load_table(Context& context, const std::string& name) const {
+  const ConstTensorView& stored = weights_.view(name);
+  const DType dtype = stored.dtype() == DType::kF16 ? DType::kF32 : stored.dtype();
+  PERCHERON_ASSIGN_OR_RETURN(Tensor table, context.device.make_tensor(dtype, stored.shape()));
+  if (dtype == stored.dtype()) {
+    context.device.copy_bytes(context.stream, table.view().data(), stored.data(), stored.bytes());
+  } else {
+    Arena::Scope scope(context.arena);
+    const TensorView staged = context.arena.take(stored.dtype(), {stored.dim(0), stored.dim(1)});
+    context.device.copy_bytes(context.stream, staged.data(), stored.data(), stored.bytes());
+    context.device.ops().copy(context, staged, table);
+  }
+  return table;
+}
+
+int64_t HfTarget::layers_to_run(const KvCache* cache, const TensorView& last) const {
+  if (cache != nullptr || last.present() || options_.capture_last) {
+    return config_.num_hidden_layers;
+  }
+  int64_t layers = 0;
+  for (const int64_t state : options_.capture) layers = std::max(layers, state);
+  return layers;
+}
+
+void HfTarget::capture(Context& context, int64_t state, ConstTensorView x,
+                       TensorView captured) const {
+  if (!captured.present()) return;
+  for (size_t slot = 0; slot < options_.capture.size(); ++slot) {
+    if (options_.capture[slot] != state) continue;
+    context.device.ops().copy(context, x, captured_slot(captured, static_cast<int64_t>(slot)));
+  }
+  if (options_.capture_last && state == config_.num_hidden_layers) {
+    const int64_t slot = static_cast<int64_t>(options_.capture.size());
+    context.device.ops().copy(context, x, captured_slot(captured, slot));
+  }
+}
+
+Status HfTarget::check_outputs(int64_t rows, const KvCache* cache, const TensorView& captured,
+                               const TensorView& last) const {
+  const int64_t slots =
+      static_cast<int64_t>(options_.capture.size()) + (options_.capture_last ? 1 : 0);
+  PERCHERON_CHECK(
+      !captured.present() || (captured.rank() == 3 && captured.dim(0) == rows &&
+                              captured.dim(1) == slots && captured.dim(2) == config_.hidden_size),
+      "captured states are [T, K, H], the last layer's output counted in K");
+  PERCHERON_CHECK(!last.present() || (last.rank() == 2 && last.dtype() == DType::kF32 &&
+                                      last.dim(0) == rows && last.dim(1) == config_.hidden_size),
+                  "the last state is [T, H] f32");
+  if (cache != nullptr && cache->keys(0).dtype() != compute_dtype_) {
+    return invalid_argument(fmt::format("the key/value cache is {}, the target computes in {}",
+                                        dtype_name(cache->keys(0).dtype()),
+                                        dtype_name(compute_dtype_)));
+  }
+  return ok_status();
+}
+
+Status HfTarget::forward(Context& context, const PackedSequences& rows, KvCache* cache,
+                         TensorView captured, TensorView last) {
+  const int64_t count = static_cast<int64_t>(rows.token_ids.size());
+  PERCHERON_RETURN_IF_ERROR(check_outputs(count, cache, captured, last));
+  PERCHERON_ASSIGN_OR_RETURN(RowPlan plan,
+                             plan_rows(rows, config_.vocab_size, cache, config_.sliding_window));
+  if (count == 0) return ok_status();
+  const bool dynamic = config_.rope.type == RopeType::kDynamic;
+  const int64_t longest = *std::max_element(plan.lengths.begin(), plan.lengths.end());
+  if (dynamic && cache != nullptr && longest > config_.max_position_embeddings) {
+    return invalid_argument(fmt::format(
+        "a sequence of {} tokens exceeds max_position_embeddings = {}: with a dynamic rope its "
+        "cached keys would turn at every token, so generation stops there",
+        longest, config_.max_position_embeddings));
+  }
+
+  Arena::Scope scope(context.arena);
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<int32_t> first_rows,
+                             rope_.reserve_documents(context, plan.lengths));
+  for (size_t n = 0; n < plan.positions.size(); ++n) {
+    plan.positions[n] += first_rows[static_cast<size_t>(plan.sequence[n])];
+  }
+  LayerRows layer_rows;
+  layer_rows.rope_rows = upload(context, plan.positions, {count});
+  layer_rows.cos = rope_.cos();
+  layer_rows.sin = rope_.sin();
+  layer_rows.cache = cache;
+  layer_rows.cache_runs = plan.cache_runs;
+  std::map<int64_t, ConstTensorView> intervals;
+  for (const auto& [window, values] : plan.intervals) {
+    intervals[window] = upload(context, values, {count, 4});
+  }
+
+  const TensorView x = last.present() && last.contiguous()
+                           ? last
+                           : context.arena.take(DType::kF32, {count, config_.hidden_size});
+  const TensorView ids = upload(context, rows.token_ids, {count});
+  context.device.ops().gather_rows(context, embedding_, ids, x);
+  capture(context, 0, x, captured);
+  const int64_t layers = layers_to_run(cache, last);
+  for (int64_t i = 0; i < layers; ++i) {
+    layer_rows.intervals = intervals[config_.sliding_window[static_cast<size_t>(i)]];
+    layers_[static_cast<size_t>(i)].forward(context, layer_rows, x);
+    capture(context, i + 1, x, captured);
+  }
+  if (last.present() && last.data() != x.data()) context.device.ops().copy(context, x, last);
+  // The plan's host arrays must outlive their copies.
+  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  for (size_t d = 0; d < rows.slots.size(); ++d) {
+    cache->used[static_cast<size_t>(rows.slots[d])] = plan.lengths[d];
+  }
+  return ok_status();
+}
+
+void HfTarget::logits(Context& context, ConstTensorView last, TensorView logits) {
+  PERCHERON_CHECK(packed_head_ != nullptr, "logits need a target that was loaded with its head");
+  if (last.dim(0) == 0) return;
+  Arena::Scope scope(context.arena);
+  const TensorView normed = context.arena.take(compute_dtype_, {last.dim(0), config_.hidden_size});
+  context.device.ops().rms_norm(context, last, final_norm_,
+                                static_cast<float>(config_.rms_norm_eps), normed, {});
+  context.device.ops().linear(context, normed, *packed_head_, {}, Write::kOverwrite, logits);
+}
+
+void HfTarget::top1(Context& context, ConstTensorView last, TensorView out) {
+  const int64_t count = last.dim(0);
+  for (int64_t begin = 0; begin < count; begin += kLogitRows) {
+    Arena::Scope scope(context.arena);
+    const int64_t end = std::min(count, begin + kLogitRows);
+    const TensorView chunk = context.arena.take(DType::kF32, {end - begin, config_.vocab_size});
+    logits(context, last.rows(begin, end), chunk);
+    context.device.ops().argmax(context, chunk, out.rows(begin, end));
+  }
+}
+
+Result<std::vector<float>> HfTarget::layer_weight(int64_t layer, const std::string& name) const {
+  const std::string full = fmt::format("layers.{}.{}", layer, name);
+  if (layer < 0 || layer >= config_.num_hidden_layers || !weights_.contains(full)) {
+    return not_found(fmt::format("the target has no weight '{}' in layer {} (it has {} layers)",
+                                 name, layer, config_.num_hidden_layers));
+  }
+  return to_floats(weights_.view(full));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Target>> Target::load(FileSystem& files, const std::string& directory,
+                                             Context& context, const TargetOptions& options) {
+  PERCHERON_CHECK(options.compute_dtype == DType::kF32 || options.compute_dtype == DType::kBf16,
+                  "a target computes in f32 or bf16");
+  PERCHERON_ASSIGN_OR_RETURN(ModelConfig config, read_model_config(files, directory));
+  PERCHERON_RETURN_IF_ERROR(check_capture(options, config.num_hidden_layers));
+  if (config.rope.type == RopeType::kDynamic) {
+    log_warning(
+        "{}: its dynamic rope is computed from each document's own length; serving engines differ "
+        "in this beyond {} tokens",
+        directory, config.max_position_embeddings);
+  }
+  PERCHERON_ASSIGN_OR_RETURN(WeightFiles weights, WeightFiles::open(files, directory));
+  PERCHERON_RETURN_IF_ERROR(weights.check(config));
+  auto target = std::make_unique<HfTarget>(context, std::move(config), options, std::move(weights));
+  PERCHERON_RETURN_IF_ERROR(target->load_weights(context).with_context(directory));
+  return std::unique_ptr<Target>(std::move(target));
+}
+
+}  // namespace percheron

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "model/config.h"
+#include "model/target.h"
+#include "model/weights.h"
+
+namespace percheron {
+
+/// Rows of one sequence that go to neighbouring rows of a cache's buffers.
+struct CacheRun {
+  int64_t first_row = 0, rows = 0, cache_row = 0;
+};
+
+/// What every layer of one forward pass shares: device views of T packed rows.
+struct LayerRows {
+  ConstTensorView rope_rows;  // I32 [T], rows of cos and sin
+  ConstTensorView cos, sin;   // [P, head_dim / 2] f32
+  ConstTensorView intervals;  // I32 [T, 4], the keys that each row sees in this layer
+  KvCache* cache = nullptr;   // keys and values come from here when there is one
+  std::span<const CacheRun> cache_runs;
+};
+
+/// One frozen pre-norm decoder layer (llama, qwen2, qwen3, mistral), its weights packed once.
+class TransformerLayer {
+ public:
+  /// Packs layer `index`. `weights` must have passed check().
+  static Result<TransformerLayer> load(Context& context, const ModelConfig& config, int64_t index,
+                                       const WeightFiles& weights, DType compute_dtype);
+
+  /// Adds the layer's attention and MLP to the residual stream x [T, H] f32.
+  void forward(Context& context, const LayerRows& rows, TensorView x) const;
+
+ private:
+  void attend(Context& context, const LayerRows& rows, TensorView x) const;
+  void feed_forward(Context& context, TensorView x) const;
+
+  int64_t index_ = 0;
+  int64_t heads_ = 0, kv_heads_ = 0, head_dim_ = 0, intermediate_size_ = 0;
+  float epsilon_ = 0;
+  DType compute_dtype_ = DType::kF32;
+  Tensor input_norm_, post_attention_norm_, q_norm_, k_norm_;  // f32; the latter two only in qwen3
+  Tensor qkv_bias_, o_bias_, gate_up_bias_, down_bias_;        // f32, or absent
+  std::unique_ptr<PackedMatrix> qkv_, o_, gate_up_, down_;
+};
+
+/// The stored tensors stacked by rows, as f32 on the device; absent when `names` is empty.
+Result<Tensor> load_stacked_f32(Context& context, const WeightFiles& weights,
+                                std::span<const std::string> names);
+
+/// The stored matrices [out_i, in] stacked by rows and packed for products in `dtype`.
+Result<std::unique_ptr<PackedMatrix>> load_packed(Context& context, const WeightFiles& weights,
+                                                  std::span<const std::string> names, DType dtype);
+
+}  // namespace percheron
