@@ -185,18 +185,6 @@ std::string EpochPlan::hash() const {
   return hash.hex();
 }
 
-int64_t steps_of_epoch(int64_t micro_batches, int64_t micro_batches_per_step) {
-  PERCHERON_CHECK(micro_batches_per_step > 0, "a step has at least one micro-batch");
-  return (micro_batches + micro_batches_per_step - 1) / micro_batches_per_step;
-}
-
-StepRange step_range(int64_t micro_batches, int64_t micro_batches_per_step, int64_t step) {
-  PERCHERON_CHECK(0 <= step && step < steps_of_epoch(micro_batches, micro_batches_per_step),
-                  "step outside the epoch");
-  const int64_t begin = step * micro_batches_per_step;
-  return {begin, std::min(micro_batches, begin + micro_batches_per_step)};
-}
-
 MicroBatch make_micro_batch(const TokenDataset& dataset, const EpochPlan& plan, int64_t index) {
   MicroBatch batch;
   batch.id = {plan.epoch(), index};

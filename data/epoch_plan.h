@@ -83,19 +83,6 @@ class EpochPlan {
 /// Micro-batches open for packing at once.
 inline constexpr int64_t kOpenBinsMax = 64;
 
-/// Step s of an epoch is micro-batches s * G .. (s + 1) * G - 1; the last may be smaller, never
-/// empty.
-struct StepRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  int64_t size() const { return end - begin; }
-  bool operator==(const StepRange&) const = default;
-};
-
-int64_t steps_of_epoch(int64_t micro_batches, int64_t micro_batches_per_step);
-StepRange step_range(int64_t micro_batches, int64_t micro_batches_per_step, int64_t step);
-
 /// Gathers the rows of micro-batch `index` of `plan`. Samples longer than the plan's share of them
 /// are cut at their end.
 MicroBatch make_micro_batch(const TokenDataset& dataset, const EpochPlan& plan, int64_t index);
