@@ -1,0 +1,164 @@
+#include "model/dflash.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "model/drafter_inputs.h"
+
+namespace percheron {
+namespace {
+
+Status check_config(const DrafterConfig& config, const TargetParts& target,
+                    std::span<const int32_t> draft_ids) {
+  const ModelConfig& body = config.body;
+  if (body.num_hidden_layers < 1) {
+    return invalid_argument(
+        fmt::format("drafter: num_hidden_layers is {}, DFlash needs at least one layer",
+                    body.num_hidden_layers));
+  }
+  if (body.qkv_bias || body.o_bias || body.mlp_bias) {
+    return invalid_argument(
+        "drafter: attention_bias and mlp_bias must be false, they are not supported");
+  }
+  if (config.capture.empty()) return invalid_argument("drafter.capture names no layer");
+  if (config.block_size < 2) {
+    return invalid_argument(
+        fmt::format("drafter.block_size is {}: a block is an anchor and at least one draft",
+                    config.block_size));
+  }
+  if (config.mask_token_id < 0 || config.mask_token_id >= target.embedding.dim(0)) {
+    return invalid_argument(
+        fmt::format("drafter.mask_token_id {} is outside the target's table of {} rows",
+                    config.mask_token_id, target.embedding.dim(0)));
+  }
+  if (target.embedding.dim(1) != body.hidden_size || target.head.dim(1) != body.hidden_size) {
+    return invalid_argument(fmt::format(
+        "drafter: hidden_size {} differs from the target's {}, whose embedding and head it uses",
+        body.hidden_size, target.embedding.dim(1)));
+  }
+  const int64_t rows =
+      draft_ids.empty() ? target.head.dim(0) : static_cast<int64_t>(draft_ids.size());
+  if (config.draft_vocab_size != rows) {
+    return invalid_argument(
+        fmt::format("drafter: draft_vocab_size {} but the vocabulary map has {} ids",
+                    config.draft_vocab_size, rows));
+  }
+  return check_draft_ids(draft_ids, target.head.dim(0));
+}
+
+int64_t window_of(const DrafterConfig& config, int64_t layer) {
+  const auto& windows = config.body.sliding_window;
+  return layer < static_cast<int64_t>(windows.size()) ? windows[layer] : 0;
+}
+
+}  // namespace
+
+DflashDrafter::DflashDrafter(Context& context, const DrafterConfig& config,
+                             const TargetParts& target, std::vector<int32_t> draft_ids, DType dtype)
+    : config_(config),
+      target_(target),
+      draft_ids_(std::move(draft_ids)),
+      to_draft_(draft_rows_of(draft_ids_, target.head.dim(0))),
+      dtype_(dtype),
+      epsilon_(static_cast<float>(config.body.rms_norm_eps)),
+      list_(context.device),
+      rope_(context.device, config.body.rope, config.body.head_dim,
+            config.body.max_position_embeddings) {
+  const int64_t hidden = config.body.hidden_size;
+  const int64_t states = static_cast<int64_t>(config.capture.size());
+  fc_ = list_.add(context, "fc.weight", {hidden, states * config.target_hidden_size});
+  hidden_norm_ = list_.add(context, "hidden_norm.weight", {hidden});
+  for (int64_t i = 0; i < config.body.num_hidden_layers; ++i) {
+    layers_.push_back(std::make_unique<DflashLayer>(context, config, i, list_));
+  }
+  norm_ = list_.add(context, "norm.weight", {hidden});
+}
+
+Result<std::unique_ptr<DflashDrafter>> DflashDrafter::make(Context& context,
+                                                           const DrafterConfig& config,
+                                                           const TargetParts& target,
+                                                           std::vector<int32_t> draft_ids,
+                                                           DType compute_dtype, uint64_t seed) {
+  PERCHERON_RETURN_IF_ERROR(check_config(config, target, draft_ids));
+  const DType dtype = activation_dtype(context.device, compute_dtype);
+  std::unique_ptr<DflashDrafter> drafter(
+      new DflashDrafter(context, config, target, std::move(draft_ids), dtype));
+  PERCHERON_RETURN_IF_ERROR(drafter->list_.status());
+  PERCHERON_RETURN_IF_ERROR(drafter->list_.initialise(context, seed));
+  drafter->fc_proj_ =
+      std::make_unique<Linear>(context, std::vector<Parameter*>{drafter->fc_}, dtype, false);
+  for (const auto& layer : drafter->layers_) layer->build(context, dtype);
+  drafter->head_ =
+      std::make_unique<FrozenHead>(context, target.head, drafter->draft_ids_, dtype, true);
+  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  return drafter;
+}
+
+void DflashDrafter::weights_changed(Context& context) {
+  fc_proj_->repack(context);
+  for (const auto& layer : layers_) layer->repack(context);
+}
+
+Status DflashDrafter::check(const Features& features, const LossConfig& loss) const {
+  PERCHERON_RETURN_IF_ERROR(check_features(features, config_, target_.embedding.dim(0)));
+  if (!loss.hard_labels && !features.has_last) {
+    return invalid_argument(
+        "this loss compares with the target's last layer, which the features lack; capture them "
+        "with features.last or set loss.hard_labels");
+  }
+  if (loss.position_weight == PositionWeight::kExponential && !(loss.gamma > 0)) {
+    return invalid_argument(fmt::format("loss.gamma is {}, it must be positive", loss.gamma));
+  }
+  return ok_status();
+}
+
+Result<StepSums> DflashDrafter::forward_backward(Context& context, const Features& features,
+                                                 const LossConfig& loss) {
+  return forward_backward_at(context, features, loss, draw_anchors(features.batch, loss));
+}
+
+Result<StepSums> DflashDrafter::forward_backward_at(Context& context, const Features& features,
+                                                    const LossConfig& loss,
+                                                    std::vector<DflashAnchor> anchors) {
+  PERCHERON_RETURN_IF_ERROR(check(features, loss));
+  PERCHERON_ASSIGN_OR_RETURN(
+      DflashBlocks blocks,
+      plan_dflash_blocks(features, config_, loss, std::move(anchors), to_draft_));
+  if (blocks.rows.empty()) return sum_up_dflash(blocks, DflashOutcome(), draft_ids_);
+
+  const Arena::Scope scope(context.arena);
+  PERCHERON_RETURN_IF_ERROR(
+      rope_.reserve(context, longest_document(features.batch) + config_.block_size));
+  const TensorView states =
+      context.arena.take(features.dtype, {blocks.tokens, features.slots * features.hidden_size});
+  context.device.copy_bytes(context.stream, states.data(), features.hidden_states.data(),
+                            states.bytes());
+  const int64_t captured =
+      static_cast<int64_t>(config_.capture.size()) * config_.target_hidden_size;
+  Run run;
+  if (features.has_last) {
+    run.last = states.columns(captured, captured + config_.target_hidden_size);
+  }
+  fuse(context, states.columns(0, captured), run);
+  std::vector<int32_t> key_positions = blocks.context_positions;
+  key_positions.insert(key_positions.end(), blocks.block_positions.begin(),
+                       blocks.block_positions.end());
+  const int64_t queries = static_cast<int64_t>(blocks.input_ids.size());
+  run.shared.key_positions = upload(context, key_positions, {blocks.tokens + queries});
+  run.shared.query_positions =
+      run.shared.key_positions.rows(blocks.tokens, blocks.tokens + queries);
+  std::vector<std::vector<int32_t>> intervals;
+  for (int64_t i = 0; i < static_cast<int64_t>(layers_.size()); ++i) {
+    intervals.push_back(dflash_intervals(blocks, config_, window_of(config_, i)));
+    run.layers.emplace_back();
+    run.layers.back().intervals = upload(context, intervals.back(), {queries, 4});
+  }
+  run_layers(context, blocks, run);
+  PERCHERON_ASSIGN_OR_RETURN(const DflashOutcome outcome, learn(context, blocks, loss, run));
+  run_layers_backward(context, run);
+  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  return sum_up_dflash(blocks, outcome, draft_ids_);
+}
+
+}  // namespace percheron

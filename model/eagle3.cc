@@ -1,0 +1,153 @@
+#include "model/eagle3.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "model/drafter_inputs.h"
+
+namespace percheron {
+namespace {
+
+Status check_config(const DrafterConfig& config, const TargetParts& target,
+                    std::span<const int32_t> draft_ids) {
+  const ModelConfig& body = config.body;
+  if (body.num_hidden_layers != 1) {
+    return invalid_argument(fmt::format("drafter: EAGLE-3 has one layer, num_hidden_layers is {}",
+                                        body.num_hidden_layers));
+  }
+  if (body.qkv_bias || body.o_bias || body.mlp_bias) {
+    return invalid_argument(
+        "drafter: attention_bias and mlp_bias must be false, serving engines read no biases");
+  }
+  if (config.capture.empty()) return invalid_argument("drafter.capture names no layer");
+  if (config.norm_before_fc && config.fc_norm) {
+    return invalid_argument("drafter: norm_before_fc and fc_norm exclude each other");
+  }
+  if (target.embedding.dim(1) != body.hidden_size) {
+    return invalid_argument(
+        fmt::format("drafter: hidden_size {} differs from the target's {}, whose embedding it uses",
+                    body.hidden_size, target.embedding.dim(1)));
+  }
+  const int64_t rows =
+      draft_ids.empty() ? target.head.dim(0) : static_cast<int64_t>(draft_ids.size());
+  if (config.draft_vocab_size != rows) {
+    return invalid_argument(
+        fmt::format("drafter: draft_vocab_size {} but the vocabulary map has {} ids",
+                    config.draft_vocab_size, rows));
+  }
+  return check_draft_ids(draft_ids, target.head.dim(0));
+}
+
+}  // namespace
+
+Eagle3Drafter::Eagle3Drafter(Context& context, const DrafterConfig& config,
+                             const TargetParts& target, std::vector<int32_t> draft_ids, DType dtype)
+    : config_(config),
+      target_(target),
+      draft_ids_(std::move(draft_ids)),
+      to_draft_(draft_rows_of(draft_ids_, target.head.dim(0))),
+      dtype_(dtype),
+      epsilon_(static_cast<float>(config.body.rms_norm_eps)),
+      list_(context.device),
+      rope_(context.device, config.body.rope, config.body.head_dim,
+            config.body.max_position_embeddings) {
+  const int64_t hidden = config.body.hidden_size, captured = config.target_hidden_size;
+  const int64_t states = static_cast<int64_t>(config.capture.size());
+  if (config.norm_before_fc) {
+    fc_norms_.push_back(list_.add(context, "input_norm.weight", {states * captured}));
+  }
+  for (int64_t j = 0; config.fc_norm && j < states; ++j) {
+    fc_norms_.push_back(list_.add(context, fmt::format("fc_norm.{}.weight", j), {captured}));
+  }
+  fc_ = list_.add(context, "fc.weight", {hidden, states * captured});
+  layer_ = std::make_unique<Eagle3Layer>(context, config, list_);
+  norm_ = list_.add(context, "norm.weight", {hidden});
+  head_ = list_.add(context, "lm_head.weight", {config.draft_vocab_size, hidden},
+                    config.freeze_head ? Training::kFrozen : Training::kTrained);
+}
+
+Result<std::unique_ptr<Eagle3Drafter>> Eagle3Drafter::make(Context& context,
+                                                           const DrafterConfig& config,
+                                                           const TargetParts& target,
+                                                           std::vector<int32_t> draft_ids,
+                                                           DType compute_dtype, uint64_t seed) {
+  PERCHERON_RETURN_IF_ERROR(check_config(config, target, draft_ids));
+  const DType dtype = activation_dtype(context.device, compute_dtype);
+  std::unique_ptr<Eagle3Drafter> drafter(
+      new Eagle3Drafter(context, config, target, std::move(draft_ids), dtype));
+  PERCHERON_RETURN_IF_ERROR(drafter->list_.status());
+  PERCHERON_RETURN_IF_ERROR(drafter->list_.initialise(context, seed));
+  if (config.freeze_head) {
+    copy_head_rows(context, target.head, drafter->draft_ids_, drafter->head_->value);
+  }
+  drafter->layer_->build(context, dtype);
+  drafter->fc_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{drafter->fc_},
+                                               dtype, !drafter->fc_norms_.empty());
+  drafter->head_proj_ =
+      std::make_unique<Linear>(context, std::vector<Parameter*>{drafter->head_}, dtype, true);
+  drafter->teacher_head_ =
+      std::make_unique<FrozenHead>(context, target.head, drafter->draft_ids_, dtype, false);
+  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  return drafter;
+}
+
+void Eagle3Drafter::weights_changed(Context& context) {
+  fc_proj_->repack(context);
+  layer_->repack(context);
+  if (head_->trainable) head_proj_->repack(context);
+}
+
+Status Eagle3Drafter::check(const Features& features, const LossConfig& loss,
+                            bool teacher_given) const {
+  PERCHERON_RETURN_IF_ERROR(check_features(features, config_, target_.embedding.dim(0)));
+  if (loss.ttt_steps < 1) {
+    return invalid_argument(
+        fmt::format("loss.ttt_steps is {}, it must be at least 1", loss.ttt_steps));
+  }
+  if (loss.hard_labels) {
+    return invalid_argument("loss.hard_labels is for DFlash; EAGLE-3 learns from the target");
+  }
+  if (!teacher_given && !features.has_last) {
+    return invalid_argument(
+        "EAGLE-3 learns from the target's last layer, which these features lack; capture them with "
+        "features.last");
+  }
+  return ok_status();
+}
+
+Result<StepSums> Eagle3Drafter::forward_backward(Context& context, const Features& features,
+                                                 const LossConfig& loss) {
+  return forward_backward_with_teacher(context, features, loss, ConstTensorView());
+}
+
+Result<StepSums> Eagle3Drafter::forward_backward_with_teacher(Context& context,
+                                                              const Features& features,
+                                                              const LossConfig& loss,
+                                                              ConstTensorView teacher_logits) {
+  PERCHERON_RETURN_IF_ERROR(check(features, loss, teacher_logits.present()));
+  PERCHERON_ASSIGN_OR_RETURN(const Eagle3Rows rows, plan_eagle3_rows(features, loss, to_draft_));
+  if (rows.teacher_rows.empty()) return sum_up_eagle3(rows, Eagle3Outcome(), draft_ids_);
+
+  const Arena::Scope scope(context.arena);
+  PERCHERON_RETURN_IF_ERROR(rope_.reserve(context, longest_document(features.batch) + rows.steps));
+  const TensorView states =
+      context.arena.take(features.dtype, {rows.tokens, features.slots * features.hidden_size});
+  context.device.copy_bytes(context.stream, states.data(), features.hidden_states.data(),
+                            states.bytes());
+  Unrolled run;
+  run.teacher_logits = teacher_logits;
+  const int64_t captured =
+      static_cast<int64_t>(config_.capture.size()) * config_.target_hidden_size;
+  if (features.has_last) {
+    run.last = states.columns(captured, captured + config_.target_hidden_size);
+  }
+  fuse(context, states.columns(0, captured), run.fused);
+  unroll(context, rows, run);
+  const Results results = learn(context, rows, loss, run);
+  unroll_backward(context, run);
+  PERCHERON_ASSIGN_OR_RETURN(const Eagle3Outcome outcome, read_back(context, results));
+  return sum_up_eagle3(rows, outcome, draft_ids_);
+}
+
+}  // namespace percheron

@@ -1,0 +1,99 @@
+// Forward and backward through fc and the unrolled steps; the loss stage is in eagle3_loss.cc.
+
+#include "model/eagle3.h"
+
+namespace percheron {
+
+/// states: [T, K H_t] of the features' dtype, possibly strided.
+void Eagle3Drafter::fuse(Context& context, ConstTensorView states, Fused& fused) const {
+  const Ops& ops = context.device.ops();
+  Arena& arena = context.arena;
+  const int64_t tokens = states.dim(0), width = states.dim(1);
+  fused.states = arena.take(dtype_, {tokens, width});
+  ops.copy(context, states, fused.states);
+  fused.normed = fused.states;
+  if (!fc_norms_.empty()) {
+    const int64_t count = static_cast<int64_t>(fc_norms_.size()), columns = width / count;
+    fused.normed = arena.take(dtype_, {tokens, width});
+    fused.rms = arena.take(DType::kF32, {count, tokens});
+    for (int64_t j = 0; j < count; ++j) {
+      ops.rms_norm(context, fused.states.columns(j * columns, (j + 1) * columns),
+                   fc_norms_[j]->value, epsilon_,
+                   fused.normed.columns(j * columns, (j + 1) * columns),
+                   fused.rms.rows(j, j + 1).reshaped({tokens}));
+    }
+  }
+  fused.hidden = arena.take(DType::kF32, {tokens, config_.body.hidden_size});
+  fc_proj_->forward(context, fused.normed, Write::kOverwrite, fused.hidden);
+}
+
+/// gradient: [T, H] f32, of fused.hidden. The captured states themselves get none: the target is
+/// frozen.
+void Eagle3Drafter::fuse_backward(Context& context, const Fused& fused,
+                                  ConstTensorView gradient) const {
+  const Ops& ops = context.device.ops();
+  Arena& arena = context.arena;
+  const Arena::Scope scope(arena);
+  const int64_t tokens = fused.states.dim(0), width = fused.states.dim(1);
+  const ConstTensorView dhidden = converted(context, gradient, dtype_);
+  if (fc_norms_.empty()) {
+    fc_proj_->backward(context, dhidden, fused.normed, Write::kOverwrite, TensorView());
+    return;
+  }
+  const TensorView dnormed = arena.take(dtype_, {tokens, width});
+  fc_proj_->backward(context, dhidden, fused.normed, Write::kOverwrite, dnormed);
+  const int64_t count = static_cast<int64_t>(fc_norms_.size()), columns = width / count;
+  for (int64_t j = 0; j < count; ++j) {
+    const TensorView d = dnormed.columns(j * columns, (j + 1) * columns);
+    ops.rms_norm_backward(context, d, fused.states.columns(j * columns, (j + 1) * columns),
+                          fc_norms_[j]->value, fused.rms.rows(j, j + 1).reshaped({tokens}),
+                          Write::kOverwrite, d, fc_norms_[j]->gradient);
+  }
+}
+
+void Eagle3Drafter::unroll(Context& context, const Eagle3Rows& rows, Unrolled& run) const {
+  Arena& arena = context.arena;
+  const int64_t tokens = rows.tokens, steps = rows.steps, hidden = config_.body.hidden_size;
+  const TensorView ids = upload(context, rows.input_ids, {steps, tokens});
+  const TensorView positions = upload(context, rows.positions, {steps, tokens});
+  const TensorView intervals = upload(context, rows.intervals, {steps * tokens, 4});
+  run.kv = layer_->make_keys_values(context, tokens, steps);
+  TensorView hidden_states = run.fused.hidden;
+  for (int64_t k = 0; k < steps; ++k) {
+    Step step;
+    step.index = k;
+    step.input_ids = ids.rows(k, k + 1).reshaped({tokens});
+    step.positions = positions.rows(k, k + 1).reshaped({tokens});
+    step.intervals = intervals.rows(k * tokens, (k + 1) * tokens);
+    step.hidden = hidden_states;
+    layer_->forward(context, target_.embedding, rope_, run.kv, step);
+    hidden_states = step.out;
+    if (config_.norm_output) {
+      run.fed.push_back(arena.take(DType::kF32, {tokens, hidden}));
+      run.fed_rms.push_back(arena.take(DType::kF32, {tokens}));
+      context.device.ops().rms_norm(context, step.out, norm_->value, epsilon_, run.fed.back(),
+                                    run.fed_rms.back());
+      hidden_states = run.fed.back();
+    }
+    run.steps.push_back(step);
+  }
+}
+
+/// Through all steps in reverse: what a step reads, it passes its gradient to (full
+/// back-propagation through time).
+void Eagle3Drafter::unroll_backward(Context& context, Unrolled& run) const {
+  const Ops& ops = context.device.ops();
+  layer_->begin_backward(context, run.kv);
+  for (size_t k = run.steps.size(); k-- > 0;) {
+    const TensorView gradient = run.gradients[k];
+    if (config_.norm_output) {
+      ops.rms_norm_backward(context, gradient, run.steps[k].out, norm_->value, run.fed_rms[k],
+                            Write::kOverwrite, gradient, norm_->gradient);
+    }
+    layer_->backward(context, rope_, run.kv, run.steps[k], gradient);
+    if (k > 0) ops.add(context, gradient, run.gradients[k - 1]);
+  }
+  fuse_backward(context, run.fused, run.gradients[0]);
+}
+
+}  // namespace percheron
