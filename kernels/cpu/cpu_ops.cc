@@ -11,7 +11,11 @@ namespace percheron::cpu {
 void CpuOps::copy(Context&, ConstTensorView source, TensorView destination) const {
   check_same_shape(source, destination);
   if (source.elements() == 0) return;
-  kernels_.copy(elements_of(source), elements_of(destination));
+  if (source.contiguous() && destination.contiguous()) {
+    kernels_.copy(elements_of(source), elements_of(destination));
+  } else {
+    kernels_.copy(rows_of(source), rows_of(destination));
+  }
 }
 
 void CpuOps::fill_zero(Context&, TensorView x) const {
@@ -33,7 +37,11 @@ void CpuOps::fill_zero(Context&, TensorView x) const {
 void CpuOps::add(Context&, ConstTensorView x, TensorView y) const {
   check_same_shape(x, y);
   if (x.elements() == 0) return;
-  kernels_.add(elements_of(x), elements_of(y));
+  if (x.contiguous() && y.contiguous()) {
+    kernels_.add(elements_of(x), elements_of(y));
+  } else {
+    kernels_.add(rows_of(x), rows_of(y));
+  }
 }
 
 void CpuOps::gather_rows(Context&, ConstTensorView table, ConstTensorView rows,

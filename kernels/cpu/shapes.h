@@ -20,7 +20,7 @@ BasicRows<Pointer> rows_of(const BasicTensorView<Pointer>& x) {
   }
 }
 
-/// As rows_of(), but what lies contiguously is one row of any rank.
+/// As rows_of(), but a contiguous tensor of any rank is one row.
 template <class Pointer>
 BasicRows<Pointer> elements_of(const BasicTensorView<Pointer>& x) {
   if (!x.contiguous()) return rows_of(x);
