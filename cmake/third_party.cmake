@@ -8,7 +8,6 @@ find_package(OpenMP REQUIRED COMPONENTS CXX) # OpenMP::OpenMP_CXX
 find_package(yaml-cpp CONFIG REQUIRED)
 find_package(CLI11 CONFIG QUIET)
 find_package(nlohmann_json CONFIG QUIET)
-find_package(dnnl CONFIG QUIET)
 find_package(CAF CONFIG QUIET COMPONENTS core io)
 find_package(prometheus-cpp CONFIG QUIET) # prometheus-cpp::pull, optional
 if(BUILD_TESTING)
@@ -38,9 +37,8 @@ endif()
 if(NOT TARGET CLI11::CLI11)
   percheron_find_library(CLI11::CLI11 HEADER CLI/CLI.hpp)
 endif()
-if(NOT TARGET DNNL::dnnl)
-  percheron_find_library(DNNL::dnnl HEADER oneapi/dnnl/dnnl.hpp LIBRARY dnnl)
-endif()
+# Not by its CMake package: Debian's asks for OpenCL's headers, which nothing here uses.
+percheron_find_library(DNNL::dnnl HEADER oneapi/dnnl/dnnl.hpp LIBRARY dnnl)
 if(NOT TARGET yaml-cpp::yaml-cpp)
   add_library(yaml-cpp::yaml-cpp INTERFACE IMPORTED GLOBAL) # yaml-cpp before 0.8 has no namespace.
   target_link_libraries(yaml-cpp::yaml-cpp INTERFACE yaml-cpp)
