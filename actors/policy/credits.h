@@ -17,10 +17,22 @@ struct WorkUnit {
   uint64_t step_bytes = 0;  // of all features of its step
 };
 
-/// Room for features on every node, given before a target runs: no credit, no forward pass
-/// (invariant 2). A grant keeps, on that node, the room that any earlier step still open could come
-/// to need there, so that features of later steps never lock out the ones that free them.
-class Credits {
+/// Where a sampler asks for room before a target runs: no credit, no forward pass (invariant 2).
+class CreditSource {
+ public:
+  virtual ~CreditSource() = default;
+  /// Reserves room on `node`; false if there is none now. `open_step` is the first uncommitted one.
+  virtual bool try_grant(int node, const WorkUnit& unit, int64_t open_step) = 0;
+  /// Gives back the room of a micro-batch: freed, or never produced. Unknown ids are ignored.
+  virtual void release(MicroBatchId id) = 0;
+  /// Gives back all room of a node that is lost.
+  virtual void node_lost(int node) = 0;
+};
+
+/// Credits by a model of every node's store, where the stores themselves are elsewhere. A grant
+/// keeps, on that node, the room that any earlier step still open could come to need there, so that
+/// features of later steps never lock out the ones that free them.
+class Credits final : public CreditSource {
  public:
   /// `bytes_max`: the limit of each node.
   explicit Credits(std::vector<uint64_t> bytes_max);
@@ -29,12 +41,9 @@ class Credits {
   /// `step_bytes` does not fit at once.
   static Status check_limit(uint64_t bytes_max, uint64_t step_bytes);
 
-  /// Reserves room on `node`; false if there is none now. `open_step` is the first uncommitted one.
-  bool try_grant(int node, const WorkUnit& unit, int64_t open_step);
-  /// Gives back the room of a micro-batch: freed, or never produced. Unknown ids are ignored.
-  void release(MicroBatchId id);
-  /// Gives back all room of a node that is lost.
-  void node_lost(int node);
+  bool try_grant(int node, const WorkUnit& unit, int64_t open_step) override;
+  void release(MicroBatchId id) override;
+  void node_lost(int node) override;
 
   uint64_t in_use(int node) const { return nodes_[node].in_use; }
   uint64_t peak(int node) const { return nodes_[node].peak; }

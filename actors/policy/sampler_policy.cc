@@ -5,8 +5,8 @@
 namespace percheron {
 
 SamplerPolicy::SamplerPolicy(std::function<std::optional<WorkUnit>()> next_unit,
-                             std::vector<uint64_t> bytes_max, int64_t lease_ttl_ns)
-    : next_unit_(std::move(next_unit)), credits_(std::move(bytes_max)), leases_(lease_ttl_ns) {
+                             CreditSource& credits, int64_t lease_ttl_ns)
+    : next_unit_(std::move(next_unit)), credits_(credits), leases_(lease_ttl_ns) {
   peek();
 }
 

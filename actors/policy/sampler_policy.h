@@ -23,8 +23,9 @@ struct Production {
 /// target or node held is handed out again before anything newer.
 class SamplerPolicy {
  public:
-  /// `next_unit` yields the micro-batches of the run in order, each once, then nothing.
-  SamplerPolicy(std::function<std::optional<WorkUnit>()> next_unit, std::vector<uint64_t> bytes_max,
+  /// `next_unit` yields the micro-batches of the run in order, each once, then nothing. `credits`
+  /// is borrowed. `lease_ttl_ns`: 0 = leases have no end.
+  SamplerPolicy(std::function<std::optional<WorkUnit>()> next_unit, CreditSource& credits,
                 int64_t lease_ttl_ns);
 
   /// The next micro-batch for an idle target on `node`; none if there is none or no room now.
@@ -49,7 +50,6 @@ class SamplerPolicy {
   /// Nothing of `epoch` is left to hand out or leased.
   bool epoch_exhausted(int64_t epoch) const;
   bool target_has_leases(int target) const { return leases_.held_by(target) != 0; }
-  const Credits& credits() const { return credits_; }
   size_t leased() const { return leases_.outstanding(); }
   int64_t stale() const { return stale_; }
   int64_t produced_again() const { return again_; }
@@ -65,7 +65,7 @@ class SamplerPolicy {
   void forget(MicroBatchId id);
 
   std::function<std::optional<WorkUnit>()> next_unit_;
-  Credits credits_;
+  CreditSource& credits_;
   LeaseTable leases_;
   std::optional<WorkUnit> peeked_;
   bool ended_ = false;

@@ -55,6 +55,14 @@ bool StepLedger::applied(int member, int64_t step) {
   return true;
 }
 
+std::vector<int> StepLedger::missing() const {
+  std::vector<int> missing;
+  for (int member : members_) {
+    if (reported_.count(member) == 0) missing.push_back(member);
+  }
+  return missing;
+}
+
 void StepLedger::finish_step() {
   ++step_;
   phase_ = Phase::kComputing;

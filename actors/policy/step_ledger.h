@@ -38,6 +38,8 @@ class StepLedger {
   /// A member with the parameters of the open step joins before anything of it is reduced.
   bool member_joined(int member);
 
+  /// Members that have not done their part of the phase, for messages.
+  std::vector<int> missing() const;
   Phase phase() const { return phase_; }
   int64_t step() const { return step_; }
   int64_t membership() const { return membership_; }

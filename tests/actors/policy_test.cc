@@ -100,12 +100,13 @@ TEST(Credits, OldestAlwaysFitsSomewhereAfterANodeDies) {
       for (int64_t i = 0; i < count; ++i) sum += sizes.emplace_back(1 + random.below(25));
       for (uint64_t bytes : sizes) units.push_back({{0, next++}, step, bytes, sum});
     }
+    Credits credits(std::vector<uint64_t>(nodes, limit));
     SamplerPolicy sampler(
         [&units, i = size_t{0}]() mutable -> std::optional<WorkUnit> {
           if (i == units.size()) return std::nullopt;
           return units[i++];
         },
-        std::vector<uint64_t>(nodes, limit), 0);
+        credits, 0);
     std::map<MicroBatchId, int> stored;  // micro-batch to node
     int64_t open = 0;
     for (int guard = 0; open < 30; ++guard) {
@@ -118,7 +119,7 @@ TEST(Credits, OldestAlwaysFitsSomewhereAfterANodeDies) {
         ASSERT_TRUE(sampler.produced(production->unit.id, node, production->lease));
         ASSERT_TRUE(stored.emplace(production->unit.id, node).second);
       }
-      for (int n = 0; n < nodes; ++n) EXPECT_LE(sampler.credits().peak(n), limit);
+      for (int n = 0; n < nodes; ++n) EXPECT_LE(credits.peak(n), limit);
       std::vector<MicroBatchId> step;
       bool whole = true;
       for (const WorkUnit& unit : units) {
@@ -138,12 +139,13 @@ TEST(Credits, OldestAlwaysFitsSomewhereAfterANodeDies) {
 
 TEST(SamplerPolicy, LostTargetsWorkIsHandedOutAgainFirst) {
   std::vector<WorkUnit> units = {{{0, 0}, 0, 1, 1}, {{0, 1}, 1, 1, 1}, {{0, 2}, 2, 1, 1}};
+  Credits credits({10});
   SamplerPolicy sampler(
       [&units, i = size_t{0}]() mutable -> std::optional<WorkUnit> {
         if (i == units.size()) return std::nullopt;
         return units[i++];
       },
-      {10}, 0);
+      credits, 0);
   const auto first = sampler.next(0, 0, 0);
   sampler.next(1, 0, 0);
   EXPECT_EQ(sampler.target_lost(0), 1u);

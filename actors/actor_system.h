@@ -1,0 +1,50 @@
+#pragma once
+
+// What the actors of one run know of each other, and how each is started. Only for the files that
+// implement actors: CAF's headers compile slowly.
+
+#include <memory>
+#include <vector>
+
+#include "actors/compat.h"
+#include "actors/messages.h"
+#include "actors/run_parts.h"
+#include "actors/run_supervisor.h"
+
+namespace percheron {
+
+/// The addresses of a run's actors; complete before the first message is sent.
+struct Peers {
+  caf::actor supervisor, sampler, mailbox;
+  std::vector<caf::actor> targets, trainers;
+};
+using PeersPtr = std::shared_ptr<const Peers>;
+
+/// Hands out micro-batches to targets and forwards their tickets to the mailbox.
+caf::actor start_sampler(caf::actor_system& system, RunParts& parts, PeersPtr peers);
+/// Keeps the tickets and hands them to trainers.
+caf::actor start_mailbox(caf::actor_system& system, RunParts& parts, PeersPtr peers);
+/// Makes features on its device.
+caf::actor start_target(caf::actor_system& system, RunParts& parts, PeersPtr peers, int number);
+/// Learns from features on its device.
+caf::actor start_trainer(caf::actor_system& system, RunParts& parts, PeersPtr peers, int number);
+
+/// What the supervisor needs beside the parts; borrowed.
+struct SupervisorWorld {
+  RunParts& parts;
+  RunObserver& observer;  // not blocking: it hands on to a thread of its own
+  WorkThread& disk;       // writes checkpoints
+  const std::atomic<int>& stop_signals;
+  SupervisorSettings settings;
+  std::function<void(const Status&, const RunSummary&)> on_finish;  // called once
+};
+/// Decides; everybody reports to it. It monitors all others, so that the end of one ends the run.
+caf::actor start_supervisor(caf::actor_system& system, SupervisorWorld world, PeersPtr peers);
+
+/// StepSums as a message carries them.
+std::vector<double> encode_sums(const StepSums& sums, size_t positions);
+StepSums decode_sums(const std::vector<double>& values);
+/// Positions of the run's sums: TTT steps or slots of a block.
+size_t sum_positions(const RunSetup& setup);
+
+}  // namespace percheron

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "actors/policy/credits.h"
+#include "actors/run_setup.h"
+#include "data/epoch_plan.h"
+#include "data/micro_batch.h"
+
+namespace percheron {
+
+/// The epoch number of held-out micro-batches.
+inline constexpr int64_t kHeldOutEpoch = -1;
+
+/// Makes the rows of any micro-batch of a run from its data and plan, on demand. Thread-safe.
+class BatchSource {
+ public:
+  explicit BatchSource(std::shared_ptr<const RunSetup> setup);
+
+  /// The rows of `id`; epoch kHeldOutEpoch for held-out data.
+  MicroBatch make(MicroBatchId id);
+  /// Micro-batches of held-out data; 0 without.
+  int64_t held_out_micro_batches() const { return held_out_ ? held_out_->micro_batches() : 0; }
+  /// Bytes that the features of `id` will take.
+  uint64_t feature_bytes(MicroBatchId id);
+  /// The features of a whole step.
+  uint64_t step_bytes(const PlannedStep& step);
+  /// Hash of the order of `epoch`.
+  std::string plan_hash(int64_t epoch) { return plan(epoch)->hash(); }
+
+ private:
+  std::shared_ptr<const EpochPlan> plan(int64_t epoch);
+
+  // Targets may be an epoch ahead of the trainers.
+  static constexpr size_t kPlansMax = 3;
+
+  std::shared_ptr<const RunSetup> setup_;
+  std::shared_ptr<const EpochPlan> held_out_;
+  std::mutex mutex_;
+  std::map<int64_t, std::shared_ptr<const EpochPlan>> plans_;
+};
+
+/// Yields the work of a run in order: all held-out micro-batches, then those of the steps from
+/// `first_step` on.
+class WorkSequence {
+ public:
+  WorkSequence(std::shared_ptr<const RunSetup> setup, std::shared_ptr<BatchSource> batches,
+               int64_t first_step);
+  std::optional<WorkUnit> next();
+
+ private:
+  std::shared_ptr<const RunSetup> setup_;
+  std::shared_ptr<BatchSource> batches_;
+  int64_t held_out_next_ = 0;
+  int64_t step_;
+  int64_t in_step_ = 0;
+  uint64_t step_bytes_ = 0;
+};
+
+}  // namespace percheron

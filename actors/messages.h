@@ -1,0 +1,309 @@
+#pragma once
+
+// What the actors of one run tell each other. Messages name micro-batches and never carry tensors:
+// features stay in the node's store. None is near the limit of 64 KiB.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "actors/compat.h"
+#include "actors/policy/credits.h"
+#include "actors/policy/step_plan.h"
+#include "actors/policy/ticket.h"
+#include "base/status.h"
+
+namespace percheron {
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, MicroBatchId& x) {
+  return f(caf::meta::type_name("MicroBatchId"), x.epoch, x.index);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, Ticket& x) {
+  return f(caf::meta::type_name("Ticket"), x.id, x.step, x.home, x.generation, x.bytes);
+}
+
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, PlannedStep& x) {
+  return f(caf::meta::type_name("PlannedStep"), x.step, x.epoch, x.first, x.count);
+}
+
+/// A Status on its way between actors.
+struct Outcome {
+  int32_t code = 0;
+  std::string message;
+
+  static Outcome of(const Status& status) {
+    return {static_cast<int32_t>(status.code()), status.message()};
+  }
+  bool ok() const { return code == 0; }
+  Status status() const {
+    return ok() ? ok_status() : Status(static_cast<StatusCode>(code), message);
+  }
+};
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, Outcome& x) {
+  return f(caf::meta::type_name("Outcome"), x.code, x.message);
+}
+
+// --- sampler and targets -------------------------------------------------------------------------
+
+/// Supervisor to sampler and to targets: begin.
+struct Begin {
+  int64_t step = 0;
+};
+/// Target to sampler: I am idle.
+struct TargetIdle {
+  int32_t target = 0;
+};
+/// Sampler to target: make the features of this micro-batch.
+struct Produce {
+  MicroBatchId id;
+  int64_t step = 0;
+  int64_t lease = 0;
+  int64_t generation = 0;
+  uint64_t bytes = 0;
+};
+/// Target to sampler: the features are in the store, or could not be made.
+struct Produced {
+  int32_t target = 0;
+  Produce work;
+  int64_t tokens = 0;
+  double seconds = 0;
+  Outcome outcome;
+};
+/// Sampler to supervisor: a micro-batch was leased to, or settled by, a target.
+struct TargetWork {
+  int32_t target = 0;
+  MicroBatchId id;
+  bool leased = false;
+  int64_t tokens = 0;
+  double seconds = 0;
+};
+/// Sampler to supervisor: nothing of this epoch is left to hand out; its targets are done.
+struct EpochExhausted {
+  int64_t epoch = 0;
+};
+
+// --- mailbox and trainers ------------------------------------------------------------------------
+
+/// Sampler to mailbox.
+struct PutTicket {
+  Ticket ticket;
+};
+/// Trainer to mailbox: I am idle.
+struct Take {
+  int32_t trainer = 0;
+};
+/// Mailbox to trainer.
+struct TakeTicket {
+  Ticket ticket;
+  int64_t lease = 0;
+};
+/// Trainer to mailbox: the step's sums contain this micro-batch.
+struct Computed {
+  int32_t trainer = 0;
+  MicroBatchId id;
+  int64_t lease = 0;
+  int64_t tokens = 0;
+  int64_t samples = 0;
+  double seconds = 0;
+};
+/// Mailbox to supervisor: a ticket was leased to, or computed by, a trainer.
+struct TrainerWork {
+  int32_t trainer = 0;
+  MicroBatchId id;
+  bool leased = false;
+  int64_t tokens = 0;
+  int64_t samples = 0;
+  double seconds = 0;
+  int64_t steals = 0;  // of the run so far
+};
+
+// --- steps ---------------------------------------------------------------------------------------
+
+/// Supervisor to mailbox.
+struct OpenStep {
+  PlannedStep range;
+};
+/// Mailbox to supervisor: every micro-batch of the step is computed.
+struct StepComputed {
+  int64_t step = 0;
+  int64_t membership = 0;
+};
+/// Supervisor to trainers.
+struct Reduce {
+  int64_t step = 0;
+  int64_t membership = 0;
+};
+/// Trainer to supervisor: I hold the sums over all trainers.
+struct Reduced {
+  int32_t trainer = 0;
+  int64_t step = 0;
+  int64_t membership = 0;
+  double seconds = 0;
+};
+/// Supervisor to mailbox: the step survives any death now.
+struct Commit {
+  int64_t step = 0;
+};
+/// Mailbox to sampler: the features of these micro-batches are freed.
+struct Freed {
+  PlannedStep range;
+};
+/// Supervisor to trainers.
+struct Apply {
+  int64_t step = 0;
+  bool checksum = false;
+};
+/// Trainer to supervisor: my parameters contain the step. `sums` are those of the whole step, as
+/// encode_sums() lays them out.
+struct Applied {
+  int32_t trainer = 0;
+  int64_t step = 0;
+  std::vector<double> sums;
+  double gradient_norm = 0;
+  double rate_factor = 0;
+  bool skipped = false;
+  bool has_checksum = false;
+  uint32_t checksum = 0;
+  double seconds = 0;
+};
+
+// --- evaluation and checkpoints ------------------------------------------------------------------
+
+/// Supervisor to trainers: measure your share of the held-out data.
+struct Evaluate {
+  int64_t step = 0;
+};
+struct Evaluated {
+  int32_t trainer = 0;
+  int64_t step = 0;
+  std::vector<int64_t> rounds;  // per draft length
+  std::vector<int64_t> tokens;
+  double seconds = 0;
+};
+/// Supervisor to the first trainer: copy parameters and moments for a checkpoint.
+struct TakeSnapshot {
+  int64_t step = 0;
+};
+struct SnapshotTaken {
+  int64_t step = 0;
+};
+/// Checkpoint thread to supervisor.
+struct CheckpointWritten {
+  int64_t step = 0;
+  std::string path;
+  uint64_t bytes = 0;
+  double seconds = 0;
+  Outcome outcome;
+};
+/// Anyone to supervisor: this can't go on.
+struct Failed {
+  std::string who;
+  Outcome outcome;
+};
+/// Supervisor to itself, now and then.
+struct Tick {};
+
+inline auto fields_of(Begin& x) { return std::tie(x.step); }
+inline auto fields_of(TargetIdle& x) { return std::tie(x.target); }
+inline auto fields_of(Produce& x) { return std::tie(x.id, x.step, x.lease, x.generation, x.bytes); }
+inline auto fields_of(Produced& x) {
+  return std::tie(x.target, x.work, x.tokens, x.seconds, x.outcome);
+}
+inline auto fields_of(TargetWork& x) {
+  return std::tie(x.target, x.id, x.leased, x.tokens, x.seconds);
+}
+inline auto fields_of(EpochExhausted& x) { return std::tie(x.epoch); }
+inline auto fields_of(PutTicket& x) { return std::tie(x.ticket); }
+inline auto fields_of(Take& x) { return std::tie(x.trainer); }
+inline auto fields_of(TakeTicket& x) { return std::tie(x.ticket, x.lease); }
+inline auto fields_of(Computed& x) {
+  return std::tie(x.trainer, x.id, x.lease, x.tokens, x.samples, x.seconds);
+}
+inline auto fields_of(TrainerWork& x) {
+  return std::tie(x.trainer, x.id, x.leased, x.tokens, x.samples, x.seconds, x.steals);
+}
+inline auto fields_of(OpenStep& x) { return std::tie(x.range); }
+inline auto fields_of(StepComputed& x) { return std::tie(x.step, x.membership); }
+inline auto fields_of(Reduce& x) { return std::tie(x.step, x.membership); }
+inline auto fields_of(Reduced& x) { return std::tie(x.trainer, x.step, x.membership, x.seconds); }
+inline auto fields_of(Commit& x) { return std::tie(x.step); }
+inline auto fields_of(Freed& x) { return std::tie(x.range); }
+inline auto fields_of(Apply& x) { return std::tie(x.step, x.checksum); }
+inline auto fields_of(Applied& x) {
+  return std::tie(x.trainer, x.step, x.sums, x.gradient_norm, x.rate_factor, x.skipped,
+                  x.has_checksum, x.checksum, x.seconds);
+}
+inline auto fields_of(Evaluate& x) { return std::tie(x.step); }
+inline auto fields_of(Evaluated& x) {
+  return std::tie(x.trainer, x.step, x.rounds, x.tokens, x.seconds);
+}
+inline auto fields_of(TakeSnapshot& x) { return std::tie(x.step); }
+inline auto fields_of(SnapshotTaken& x) { return std::tie(x.step); }
+inline auto fields_of(CheckpointWritten& x) {
+  return std::tie(x.step, x.path, x.bytes, x.seconds, x.outcome);
+}
+inline auto fields_of(Failed& x) { return std::tie(x.who, x.outcome); }
+inline auto fields_of(Tick&) { return std::tie(); }
+
+PERCHERON_MESSAGE(Begin)
+PERCHERON_MESSAGE(TargetIdle)
+PERCHERON_MESSAGE(Produce)
+PERCHERON_MESSAGE(Produced)
+PERCHERON_MESSAGE(TargetWork)
+PERCHERON_MESSAGE(EpochExhausted)
+PERCHERON_MESSAGE(PutTicket)
+PERCHERON_MESSAGE(Take)
+PERCHERON_MESSAGE(TakeTicket)
+PERCHERON_MESSAGE(Computed)
+PERCHERON_MESSAGE(TrainerWork)
+PERCHERON_MESSAGE(OpenStep)
+PERCHERON_MESSAGE(StepComputed)
+PERCHERON_MESSAGE(Reduce)
+PERCHERON_MESSAGE(Reduced)
+PERCHERON_MESSAGE(Commit)
+PERCHERON_MESSAGE(Freed)
+PERCHERON_MESSAGE(Apply)
+PERCHERON_MESSAGE(Applied)
+PERCHERON_MESSAGE(Evaluate)
+PERCHERON_MESSAGE(Evaluated)
+PERCHERON_MESSAGE(TakeSnapshot)
+PERCHERON_MESSAGE(SnapshotTaken)
+PERCHERON_MESSAGE(CheckpointWritten)
+PERCHERON_MESSAGE(Failed)
+PERCHERON_MESSAGE(Tick)
+
+}  // namespace percheron
+
+CAF_BEGIN_TYPE_ID_BLOCK(percheron_run, caf::first_custom_type_id)
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Begin))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::TargetIdle))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Produce))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Produced))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::TargetWork))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::EpochExhausted))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::PutTicket))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Take))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::TakeTicket))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Computed))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::TrainerWork))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::OpenStep))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::StepComputed))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Reduce))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Reduced))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Commit))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Freed))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Apply))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Applied))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Evaluate))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Evaluated))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::TakeSnapshot))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::SnapshotTaken))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::CheckpointWritten))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Failed))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Tick))
+CAF_END_TYPE_ID_BLOCK(percheron_run)

@@ -1,0 +1,167 @@
+#include <future>
+#include <utility>
+
+#include "actors/actor_system.h"
+
+namespace percheron {
+namespace {
+
+// Calls an observer on a thread of its own, in order, so that a slow sink holds up nobody.
+class ObserverThread final : public RunObserver {
+ public:
+  ObserverThread(RunObserver& observer, const Clock& clock)
+      : observer_(observer), thread_("observer", clock) {}
+
+  void on_step(const StepReport& report) override {
+    if (thread_.waiting() > kWaitingMax) {
+      ++dropped_;
+      return;
+    }
+    post([report](RunObserver& observer) { observer.on_step(report); });
+  }
+  void on_evaluation(const EvaluationReport& report) override {
+    post([report](RunObserver& observer) { observer.on_evaluation(report); });
+  }
+  void on_checkpoint(const CheckpointReport& report) override {
+    post([report](RunObserver& observer) { observer.on_checkpoint(report); });
+  }
+  void on_event(const std::string& text) override {
+    post([text](RunObserver& observer) { observer.on_event(text); });
+  }
+  void on_end(const RunSummary& summary) override {
+    post([summary](RunObserver& observer) { observer.on_end(summary); });
+  }
+  void drain() { thread_.drain(); }
+  int64_t dropped() const { return dropped_; }
+
+ private:
+  // Step reports beyond this are counted and dropped: the observer's disk stands still.
+  static constexpr size_t kWaitingMax = 2000;
+
+  template <class Call>
+  void post(Call call) {
+    thread_.post([this, call = std::move(call)] { call(observer_); });
+  }
+
+  RunObserver& observer_;
+  int64_t dropped_ = 0;  // by the supervisor alone
+  WorkThread thread_;
+};
+
+struct Config : caf::actor_system_config {
+  Config() {
+    add_message_types<caf::id_block::percheron_run>();
+    // Few small messages: sharing sleeps when there are none, where stealing polls.
+    set("scheduler.policy", caf::atom("sharing"));
+    set("scheduler.max-threads", size_t{2});
+    set("scheduler.max-throughput", size_t{100});
+  }
+};
+
+struct End {
+  Status status;
+  RunSummary summary;
+};
+
+}  // namespace
+
+size_t sum_positions(const RunSetup& setup) {
+  return static_cast<size_t>(setup.drafter.kind == DrafterKind::kEagle3
+                                 ? setup.loss.ttt_steps
+                                 : setup.drafter.block_size - 1);
+}
+
+std::vector<double> encode_sums(const StepSums& sums, size_t positions) {
+  std::vector<double> values = {sums.loss,
+                                sums.weight,
+                                static_cast<double>(sums.tokens),
+                                static_cast<double>(sums.supervised),
+                                sums.run_sum,
+                                sums.run_count};
+  for (const auto* list :
+       {&sums.position_loss, &sums.position_weight, &sums.position_correct, &sums.position_count}) {
+    for (size_t i = 0; i < positions; ++i) values.push_back(i < list->size() ? (*list)[i] : 0.0);
+  }
+  return values;
+}
+
+StepSums decode_sums(const std::vector<double>& values) {
+  constexpr size_t kScalars = 6;
+  PERCHERON_CHECK(values.size() >= kScalars && (values.size() - kScalars) % 4 == 0,
+                  "encoded sums are scalars and four lists");
+  StepSums sums;
+  sums.loss = values[0];
+  sums.weight = values[1];
+  sums.tokens = static_cast<int64_t>(values[2]);
+  sums.supervised = static_cast<int64_t>(values[3]);
+  sums.run_sum = values[4];
+  sums.run_count = values[5];
+  const auto positions = static_cast<std::ptrdiff_t>((values.size() - kScalars) / 4);
+  auto next = values.begin() + kScalars;
+  for (auto* list :
+       {&sums.position_loss, &sums.position_weight, &sums.position_correct, &sums.position_count}) {
+    list->assign(next, next + positions);
+    next += positions;
+  }
+  return sums;
+}
+
+Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment) {
+  ObserverThread observer(environment.observer, *parts.clock);
+  WorkThread disk("checkpoint", *parts.clock);
+  std::promise<End> end;
+  const auto peers = std::make_shared<Peers>();
+  Result<RunSummary> outcome = internal_error("the run did not end");
+  {
+    Config config;
+    caf::actor_system system(config);
+    SupervisorSettings settings{parts.setup, parts.resumed, parts.progress,
+                                environment.stall_seconds, environment.checksum_steps};
+    SupervisorWorld world{parts,
+                          observer,
+                          disk,
+                          environment.stop_signals,
+                          settings,
+                          [&end](const Status& status, const RunSummary& summary) {
+                            end.set_value({status, summary});
+                          }};
+    peers->supervisor = start_supervisor(system, std::move(world), peers);
+    peers->sampler = start_sampler(system, parts, peers);
+    peers->mailbox = start_mailbox(system, parts, peers);
+    for (size_t i = 0; i < parts.targets.size(); ++i) {
+      peers->targets.push_back(start_target(system, parts, peers, static_cast<int>(i)));
+    }
+    for (size_t i = 0; i < parts.trainers.size(); ++i) {
+      peers->trainers.push_back(start_trainer(system, parts, peers, static_cast<int>(i)));
+    }
+    caf::anon_send(peers->supervisor, Begin{parts.progress.step});
+    End ended = end.get_future().get();
+    // No thread may speak to an actor once the system goes: jobs end first, waits are cut short.
+    if (ended.status.ok()) disk.drain();
+    for (TrainerPlace& trainer : parts.trainers) {
+      if (trainer.collective) trainer.collective->abort();
+    }
+    for (TrainerPlace& trainer : parts.trainers) {
+      if (trainer.reducer) trainer.reducer->stop();
+    }
+    for (const auto& worker : parts.workers) worker->stop();
+    disk.stop();
+    for (const caf::actor* actor : {&peers->supervisor, &peers->sampler, &peers->mailbox}) {
+      caf::anon_send_exit(*actor, caf::exit_reason::user_shutdown);
+    }
+    for (const auto* actors : {&peers->targets, &peers->trainers}) {
+      for (const caf::actor& actor : *actors) {
+        caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+      }
+    }
+    system.await_all_actors_done();
+    *peers = Peers();  // Actors and addresses hold each other.
+    ended.summary.counters.emplace_back("step_reports_dropped", observer.dropped());
+    observer.on_end(ended.summary);
+    outcome = ended.status.ok() ? Result<RunSummary>(ended.summary) : ended.status;
+  }
+  observer.drain();
+  return outcome;
+}
+
+}  // namespace percheron

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/batch_source.h"
+#include "actors/device_worker.h"
+#include "actors/feature_maker.h"
+#include "actors/observer.h"
+#include "actors/run_checkpoint.h"
+#include "actors/run_setup.h"
+#include "actors/step_trainer.h"
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "data/feature_cache.h"
+#include "data/feature_store.h"
+#include "kernels/collective.h"
+
+namespace percheron {
+
+/// The features of the held-out data, computed once and kept for every evaluation. Thread-safe.
+class HeldOutFeatures {
+ public:
+  void add(FeaturesPtr features) {
+    const std::lock_guard lock(mutex_);
+    features_[features->batch.id.index] = std::move(features);
+  }
+  /// In the order of their micro-batches.
+  std::vector<FeaturesPtr> all() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<FeaturesPtr> all;
+    for (const auto& [index, features] : features_) all.push_back(features);
+    return all;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<int64_t, FeaturesPtr> features_;
+};
+
+/// What a target actor works with.
+struct TargetPlace {
+  DeviceWorker* worker = nullptr;  // may be shared
+  std::unique_ptr<FeatureMaker> maker;
+};
+
+/// What a trainer actor works with. All but `worker` is used by one job at a time.
+struct TrainerPlace {
+  DeviceWorker* worker = nullptr;  // may be shared
+  std::unique_ptr<StepTrainer> trainer;
+  std::unique_ptr<Collective> collective;  // null when alone
+  std::unique_ptr<WorkThread> reducer;     // waits for the others in all-reduces; null when alone
+  std::vector<float> gradients;            // scratch of the reduction, host memory
+  StepSums total;                          // over all trainers, once reduced
+};
+
+/// Everything that the actors of one process share. Made by train(), outlives the actors. Members
+/// are destroyed from the last to the first: what lives on a device goes before its worker.
+struct RunParts {
+  std::shared_ptr<const RunSetup> setup;
+  FileSystem* files = nullptr;
+  const Clock* clock = nullptr;
+  std::shared_ptr<BatchSource> batches;
+  std::string fingerprint;  // digest that every feature carries
+  CheckpointSettings checkpoint;
+  bool resumed = false;
+  RunProgress progress;  // where the run starts
+  HeldOutFeatures held_out;
+  std::unique_ptr<FeatureStore> store;
+  std::unique_ptr<FeatureCache> cache;  // null when nothing is kept for later epochs
+  std::vector<std::unique_ptr<DeviceWorker>> workers;
+  std::map<DeviceId, std::unique_ptr<Target>> models;  // frozen targets, one per device
+  std::vector<TargetPlace> targets;
+  std::vector<TrainerPlace> trainers;
+  std::mutex snapshot_mutex;
+  std::unique_ptr<TrainerSnapshot> snapshot;  // on its way to the checkpoint thread
+};
+
+/// The world outside a run.
+struct RunEnvironment {
+  FileSystem& files;
+  const Clock& clock;
+  RunObserver& observer;
+  const std::atomic<int>& stop_signals;  // how often the operator has asked to stop
+  double stall_seconds = 600;            // without a sign of life the run ends with a report
+  int64_t checksum_steps = 100;
+};
+
+/// Runs the actors until the run ends and all of them are gone.
+Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment);
+
+}  // namespace percheron

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/run_setup.h"
+#include "base/file_system.h"
+#include "base/status.h"
+
+namespace percheron {
+
+/// What a device is asked to hold, found by running the model's own code on a device that only
+/// counts.
+struct DevicePlan {
+  DeviceId id;
+  int targets = 0, trainers = 0;  // actors on it
+  uint64_t target_bytes = 0;      // weights and activations of the target on it
+  uint64_t trainer_bytes = 0;     // of all its trainers: weights, moments, gradients, activations
+
+  uint64_t bytes() const { return target_bytes + trainer_bytes; }
+};
+
+/// What a run will do and take, before it does.
+struct RunPlan {
+  std::shared_ptr<const RunSetup> setup;  // a copy
+  int64_t steps = 0, epochs = 0, micro_batches = 0;  // of the whole run
+  int64_t samples = 0, tokens = 0;                   // of one epoch
+  double fill = 0;                                   // of the token budget, in the first epoch
+  uint64_t feature_bytes_per_token = 0;
+  uint64_t feature_bytes_per_epoch = 0;
+  uint64_t held_out_bytes = 0;  // kept in host memory for the whole run
+  int64_t trained_parameters = 0, frozen_parameters = 0;
+  std::vector<DevicePlan> devices;
+  std::vector<std::string> notes;  // what a reader should know before starting
+
+  /// For people; several lines.
+  std::string text() const;
+};
+
+/// Plans a run without training. Errors as Target::load(). Reads the target's weights.
+Result<RunPlan> plan_run(const RunSetup& setup, FileSystem& files);
+
+}  // namespace percheron

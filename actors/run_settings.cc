@@ -1,0 +1,165 @@
+#include "actors/run_settings.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace percheron {
+namespace {
+
+TeacherLoss teacher_loss(proto::Loss::Kind kind) {
+  switch (kind) {
+    case proto::Loss::KL: return TeacherLoss::kKlDivergence;
+    case proto::Loss::REVERSE_KL: return TeacherLoss::kReverseKl;
+    case proto::Loss::JENSEN_SHANNON: return TeacherLoss::kJensenShannon;
+    case proto::Loss::TEACHER_ARGMAX: return TeacherLoss::kTeacherArgmax;
+    case proto::Loss::TOTAL_VARIATION: return TeacherLoss::kTotalVariation;
+    case proto::Loss::NEGATIVE_LOG_ACCEPT: return TeacherLoss::kNegativeLogAccept;
+    case proto::Loss::HYBRID: return TeacherLoss::kHybrid;
+    case proto::Loss::SOFT_CE:
+    case proto::Loss::DATA_LABELS: return TeacherLoss::kSoftCrossEntropy;
+  }
+  return TeacherLoss::kSoftCrossEntropy;
+}
+
+Denominator denominator(proto::Loss::Denominator value) {
+  switch (value) {
+    case proto::Loss::SUPERVISED: return Denominator::kSupervised;
+    case proto::Loss::VALID: return Denominator::kValid;
+    case proto::Loss::ALL: return Denominator::kAll;
+    case proto::Loss::WEIGHTS: return Denominator::kWeights;
+    case proto::Loss::DOCUMENTS: return Denominator::kDocuments;
+  }
+  return Denominator::kSupervised;
+}
+
+// The decay that published DFlash recipes use for a block size.
+double default_gamma(int64_t block_size) {
+  if (block_size == 16) return 7;
+  if (block_size == 10) return 5;
+  if (block_size == 8) return 4;
+  return static_cast<double>(block_size) / 2;
+}
+
+Status check_range(const char* key, double value, double low, double high) {
+  if (value >= low && value <= high) return ok_status();
+  return invalid_argument(fmt::format("{} is {}: it must be from {} to {}", key, value, low, high));
+}
+
+}  // namespace
+
+DrafterKind drafter_kind(const proto::Run& run) {
+  return run.drafter().kind() == proto::Drafter::DFLASH ? DrafterKind::kDflash
+                                                        : DrafterKind::kEagle3;
+}
+
+DrafterChoice drafter_choice(const proto::Drafter& drafter) {
+  DrafterChoice choice;
+  choice.kind =
+      drafter.kind() == proto::Drafter::DFLASH ? DrafterKind::kDflash : DrafterKind::kEagle3;
+  choice.layers = drafter.layers();
+  choice.capture.assign(drafter.capture().begin(), drafter.capture().end());
+  choice.draft_vocab_size = drafter.draft_vocab_size();
+  choice.norm_before_residual = drafter.norm_before_residual();
+  choice.norm_before_fc = drafter.norm_before_fc();
+  choice.norm_output = drafter.norm_output();
+  choice.freeze_head = drafter.freeze_head();
+  choice.block_size = drafter.block_size();
+  choice.sliding_window = drafter.sliding_window();
+  choice.sliding_layers.assign(drafter.sliding_layers().begin(), drafter.sliding_layers().end());
+  return choice;
+}
+
+Result<LossConfig> resolve_loss(const proto::Run& run, const DrafterConfig& drafter) {
+  const proto::Loss& given = run.loss();
+  const bool eagle3 = drafter.kind == DrafterKind::kEagle3;
+  const proto::Loss::Kind kind =
+      given.has_kind() ? given.kind() : (eagle3 ? proto::Loss::SOFT_CE : proto::Loss::DATA_LABELS);
+  if (eagle3 && kind == proto::Loss::DATA_LABELS) {
+    return invalid_argument(
+        "loss.kind is data_labels, but an EAGLE-3 drafter learns from the target's distribution: "
+        "take soft_ce, kl or another teacher loss");
+  }
+  LossConfig loss;
+  loss.hard_labels = kind == proto::Loss::DATA_LABELS;
+  loss.teacher_loss = teacher_loss(kind);
+  loss.denominator = given.has_denominator()
+                         ? denominator(given.denominator())
+                         : (eagle3 ? Denominator::kSupervised : Denominator::kWeights);
+  loss.ttt_steps = given.ttt_steps();
+  loss.step_decay = given.step_decay();
+  loss.mask_shift = given.mask_shift();
+  loss.gate_on_draft_vocab = given.gate_on_draft_vocab();
+  switch (given.position_weight()) {
+    case proto::Loss::NONE: loss.position_weight = PositionWeight::kNone; break;
+    case proto::Loss::EXPONENTIAL: loss.position_weight = PositionWeight::kExponential; break;
+    case proto::Loss::DPACE: loss.position_weight = PositionWeight::kDpace; break;
+  }
+  loss.gamma = given.has_gamma() ? given.gamma() : default_gamma(drafter.block_size);
+  loss.dpace_alpha = given.dpace_alpha();
+  loss.anchors_max = given.anchors_max();
+  loss.supervised_per_anchor = given.supervised_per_anchor();
+  loss.seed = run.data().seed();
+  if (eagle3) {
+    PERCHERON_RETURN_IF_ERROR(
+        check_range("loss.ttt_steps", static_cast<double>(loss.ttt_steps), 1, 64));
+    PERCHERON_RETURN_IF_ERROR(check_range("loss.step_decay", loss.step_decay, 0, 1));
+    PERCHERON_RETURN_IF_ERROR(
+        check_range("loss.mask_shift", static_cast<double>(loss.mask_shift), 0, 2));
+  } else {
+    PERCHERON_RETURN_IF_ERROR(check_range("loss.gamma", loss.gamma, 1e-3, 1e6));
+    PERCHERON_RETURN_IF_ERROR(check_range("loss.dpace_alpha", loss.dpace_alpha, 0, 1));
+    PERCHERON_RETURN_IF_ERROR(
+        check_range("loss.anchors_max", static_cast<double>(loss.anchors_max), 1, 1 << 20));
+    PERCHERON_RETURN_IF_ERROR(
+        check_range("loss.supervised_per_anchor", loss.supervised_per_anchor, 0, 1e6));
+  }
+  return loss;
+}
+
+Result<OptimizerConfig> resolve_optimizer(const proto::Run& run) {
+  const proto::Optimizer& given = run.optimizer();
+  OptimizerConfig config;
+  config.kind =
+      given.kind() == proto::Optimizer::MUON ? OptimizerKind::kMuon : OptimizerKind::kAdamw;
+  const double usual = drafter_kind(run) == DrafterKind::kEagle3 ? 1e-4 : 6e-4;
+  config.learning_rate = given.has_learning_rate() ? given.learning_rate() : usual;
+  config.beta1 = given.beta1();
+  config.beta2 = given.beta2();
+  config.epsilon = given.epsilon();
+  config.weight_decay = given.weight_decay();
+  config.clip_norm = given.clip_norm();
+  config.muon_learning_rate = given.muon_learning_rate();
+  config.muon_momentum = given.muon_momentum();
+  config.muon_weight_decay = given.muon_weight_decay();
+  PERCHERON_RETURN_IF_ERROR(check_optimizer_config(config));
+  return config;
+}
+
+Result<Schedule> resolve_schedule(const proto::Schedule& given, int64_t steps) {
+  PERCHERON_RETURN_IF_ERROR(check_range("schedule.warmup_ratio", given.warmup_ratio(), 0, 1));
+  PERCHERON_RETURN_IF_ERROR(check_range("schedule.decay_ratio", given.decay_ratio(), 0, 1));
+  PERCHERON_RETURN_IF_ERROR(check_range("schedule.floor", given.floor(), 0, 1));
+  Schedule schedule;
+  switch (given.kind()) {
+    case proto::Schedule::COSINE: schedule.shape = ScheduleShape::kCosine; break;
+    case proto::Schedule::LINEAR: schedule.shape = ScheduleShape::kLinear; break;
+    case proto::Schedule::CONSTANT: schedule.shape = ScheduleShape::kConstant; break;
+    case proto::Schedule::WSD: schedule.shape = ScheduleShape::kWsd; break;
+  }
+  schedule.total_steps = steps;
+  schedule.warmup_steps = given.has_warmup_steps()
+                              ? given.warmup_steps()
+                              : warmup_steps_from_ratio(given.warmup_ratio(), steps);
+  if (schedule.warmup_steps > steps) {
+    return invalid_argument(fmt::format("schedule.warmup_steps is {}, but the run has {} steps",
+                                        schedule.warmup_steps, steps));
+  }
+  schedule.floor = given.floor();
+  schedule.decay_steps = static_cast<int64_t>(
+      std::llround(given.decay_ratio() * static_cast<double>(steps - schedule.warmup_steps)));
+  PERCHERON_RETURN_IF_ERROR(check_schedule(schedule));
+  return schedule;
+}
+
+}  // namespace percheron

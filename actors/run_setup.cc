@@ -1,0 +1,395 @@
+#include "actors/run_setup.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <thread>
+#include <unordered_set>
+
+#include "actors/policy/credits.h"
+#include "actors/run_settings.h"
+#include "base/hash.h"
+#include "model/drafter_config.h"
+#include "model/drafter_files.h"
+
+namespace percheron {
+namespace {
+
+Status require(const std::string& value, const char* key, const char* what) {
+  if (!value.empty()) return ok_status();
+  return invalid_argument(fmt::format("{} is missing: give {}", key, what));
+}
+
+Status at_least(const char* key, int64_t value, int64_t least) {
+  if (value >= least) return ok_status();
+  return invalid_argument(fmt::format("{} is {}: it must be at least {}", key, value, least));
+}
+
+Status check_numbers(const proto::Run& run) {
+  PERCHERON_RETURN_IF_ERROR(
+      require(run.target().path(), "target.path", "a Hugging Face directory"));
+  PERCHERON_RETURN_IF_ERROR(
+      require(run.output().directory(), "output.directory", "where checkpoints are written"));
+  if (run.data().train().empty()) {
+    return invalid_argument("data.train is missing: give token shards, or directories of them");
+  }
+  const proto::Train& train = run.train();
+  if (!train.has_epochs() && !train.has_steps()) {
+    return invalid_argument("one of train.epochs and train.steps must be given");
+  }
+  if (train.has_epochs()) PERCHERON_RETURN_IF_ERROR(at_least("train.epochs", train.epochs(), 1));
+  if (train.has_steps()) PERCHERON_RETURN_IF_ERROR(at_least("train.steps", train.steps(), 1));
+  PERCHERON_RETURN_IF_ERROR(
+      at_least("train.micro_batches_per_step", train.micro_batches_per_step(), 1));
+  PERCHERON_RETURN_IF_ERROR(at_least("train.log_every_steps", train.log_every_steps(), 1));
+  PERCHERON_RETURN_IF_ERROR(at_least("checkpoint.every_steps", run.checkpoint().every_steps(), 0));
+  PERCHERON_RETURN_IF_ERROR(at_least("checkpoint.keep", run.checkpoint().keep(), 1));
+  PERCHERON_RETURN_IF_ERROR(at_least("evaluate.every_steps", run.evaluate().every_steps(), 0));
+  PERCHERON_RETURN_IF_ERROR(
+      at_least("evaluate.conversations_max", run.evaluate().conversations_max(), 1));
+  return ok_status();
+}
+
+// --- devices -------------------------------------------------------------------------------------
+
+Result<std::vector<DeviceId>> parse_devices(
+    const char* key, const google::protobuf::RepeatedPtrField<std::string>& names) {
+  std::vector<DeviceId> ids;
+  for (const std::string& name : names) {
+    Result<DeviceId> id = parse_device_id(name);
+    if (!id.ok()) return id.status().with_context(key);
+    if (id->kind == DeviceKind::kPlanning) {
+      return invalid_argument(fmt::format("{} names {}, which only counts memory", key, name));
+    }
+    ids.push_back(*id);
+  }
+  if (ids.empty()) ids.push_back({DeviceKind::kCpu, 0});
+  return ids;
+}
+
+Result<PlacementPlan> resolve_placement(const proto::Placement& given) {
+  PlacementPlan plan;
+  PERCHERON_ASSIGN_OR_RETURN(plan.targets, parse_devices("placement.targets", given.targets()));
+  PERCHERON_ASSIGN_OR_RETURN(plan.trainers, parse_devices("placement.trainers", given.trainers()));
+  const std::vector<DeviceId> devices = plan.devices();
+  const auto cpus = std::count_if(devices.begin(), devices.end(),
+                                  [](const DeviceId& id) { return id.kind != DeviceKind::kCuda; });
+  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  if (given.has_threads()) {
+    if (given.threads() < 1 || given.threads() > 4096) {
+      return invalid_argument(
+          fmt::format("placement.threads is {}: it must be from 1 to 4096", given.threads()));
+    }
+    plan.threads = static_cast<int>(given.threads());
+  } else {
+    plan.threads = std::max(1, cores / std::max(1, static_cast<int>(cpus)));
+  }
+  return plan;
+}
+
+// --- data ----------------------------------------------------------------------------------------
+
+Result<std::shared_ptr<const TokenDataset>> open_dataset(
+    FileSystem& files, const char* key,
+    const google::protobuf::RepeatedPtrField<std::string>& paths) {
+  const std::vector<std::string> list(paths.begin(), paths.end());
+  Result<TokenDataset> dataset = TokenDataset::open(files, list);
+  if (!dataset.ok()) return dataset.status().with_context(key);
+  return std::make_shared<const TokenDataset>(std::move(dataset).value());
+}
+
+std::string row_hash(const TokenDataset& dataset, int64_t sample) {
+  return content_hash(std::as_bytes(dataset.tokens(sample)));
+}
+
+// Soup#680 (C120): rows that are both trained on and measured.
+int64_t count_shared(const TokenDataset& train, const TokenDataset& held_out,
+                     const SampleSelection& measured) {
+  std::unordered_set<std::string> rows;
+  for (uint32_t sample : measured.samples) rows.insert(row_hash(held_out, sample));
+  std::unordered_set<std::string> shared;
+  for (int64_t i = 0; i < train.samples(); ++i) {
+    const std::string hash = row_hash(train, i);
+    if (rows.count(hash) != 0) shared.insert(hash);
+  }
+  return static_cast<int64_t>(shared.size());
+}
+
+Status check_same_origin(const Passport& train, const Passport& held_out) {
+  if (train.tokenizer_hash == held_out.tokenizer_hash &&
+      train.template_hash == held_out.template_hash) {
+    return ok_status();
+  }
+  const bool tokenizer = train.tokenizer_hash != held_out.tokenizer_hash;
+  return invalid_argument(fmt::format(
+      "data.train and data.held_out were prepared with different {}s ({} and {}): prepare both "
+      "with the target's own",
+      tokenizer ? "tokenizer" : "chat template",
+      tokenizer ? train.tokenizer_hash : train.template_hash,
+      tokenizer ? held_out.tokenizer_hash : held_out.template_hash));
+}
+
+Status resolve_held_out(const proto::Run& run, FileSystem& files, RunData& data) {
+  PERCHERON_ASSIGN_OR_RETURN(data.held_out,
+                             open_dataset(files, "data.held_out", run.data().held_out()));
+  PERCHERON_RETURN_IF_ERROR(check_same_origin(data.train->passport(), data.held_out->passport()));
+  data.held_out_options = data.options;
+  data.held_out_options.too_long = TooLong::kTruncate;
+  Result<SampleSelection> selection = select_samples(*data.held_out, data.held_out_options);
+  if (!selection.ok()) return selection.status().with_context("data.held_out");
+  data.held_out_selection = std::move(selection).value();
+  SampleSelection& chosen = data.held_out_selection;
+  const size_t count =
+      std::min(chosen.samples.size(), static_cast<size_t>(run.evaluate().conversations_max()));
+  chosen.samples.resize(count);
+  chosen.lengths.resize(count);
+  chosen.tokens = std::accumulate(chosen.lengths.begin(), chosen.lengths.end(), int64_t{0});
+  data.held_out_in_training = count_shared(*data.train, *data.held_out, chosen);
+  return ok_status();
+}
+
+Result<RunData> resolve_data(const proto::Run& run, FileSystem& files, const ModelConfig& target) {
+  RunData data;
+  PERCHERON_ASSIGN_OR_RETURN(data.train, open_dataset(files, "data.train", run.data().train()));
+  const int64_t vocabulary = data.train->passport().vocab_size;
+  if (vocabulary > target.vocab_size) {
+    return invalid_argument(fmt::format(
+        "data.train was prepared with a tokenizer of {} ids, but {} has {} embedding rows: prepare "
+        "it with the target's own tokenizer",
+        vocabulary, run.target().path(), target.vocab_size));
+  }
+  data.options.seed = run.data().seed();
+  data.options.token_budget = run.data().token_budget();
+  switch (run.data().too_long()) {
+    case proto::Data::REFUSE: data.options.too_long = TooLong::kRefuse; break;
+    case proto::Data::TRUNCATE: data.options.too_long = TooLong::kTruncate; break;
+    case proto::Data::SKIP: data.options.too_long = TooLong::kSkip; break;
+  }
+  PERCHERON_ASSIGN_OR_RETURN(data.selection, select_samples(*data.train, data.options));
+  if (!run.data().held_out().empty()) {
+    PERCHERON_RETURN_IF_ERROR(resolve_held_out(run, files, data));
+  }
+  return data;
+}
+
+// --- drafter -------------------------------------------------------------------------------------
+
+Result<DrafterConfig> resolve_drafter(const proto::Run& run, FileSystem& files,
+                                      const ModelConfig& target, int64_t used_tokens) {
+  const proto::Drafter& given = run.drafter();
+  if (given.has_init_from() && !given.has_config()) {
+    PERCHERON_ASSIGN_OR_RETURN(const DrafterFile file,
+                               read_drafter(files, given.init_from(), &target));
+    if (file.config.kind != drafter_kind(run)) {
+      return invalid_argument(
+          fmt::format("drafter.init_from {} holds a drafter of another kind "
+                      "than drafter.kind",
+                      given.init_from()));
+    }
+    return file.config;
+  }
+  DrafterChoice choice = drafter_choice(given);
+  if (choice.kind == DrafterKind::kDflash) {
+    std::optional<int64_t> wanted;
+    if (given.has_mask_token_id()) wanted = given.mask_token_id();
+    PERCHERON_ASSIGN_OR_RETURN(choice.mask_token_id,
+                               resolve_mask_token(wanted, target, used_tokens));
+  }
+  if (!given.has_config()) {
+    PERCHERON_ASSIGN_OR_RETURN(DrafterConfig config, derive_drafter_config(target, choice));
+    if (config.capture.empty()) {
+      config.capture =
+          default_capture(config.kind, target.num_hidden_layers, config.body.num_hidden_layers);
+      PERCHERON_RETURN_IF_ERROR(match_target(config, target, "drafter"));
+    }
+    return config;
+  }
+  PERCHERON_ASSIGN_OR_RETURN(const std::string text, files.read_text(given.config()));
+  PERCHERON_ASSIGN_OR_RETURN(StatedDrafter stated, parse_drafter_config(text, given.config()));
+  PERCHERON_RETURN_IF_ERROR(match_target(stated.config, target, given.config()));
+  if (stated.config.kind != choice.kind) {
+    return invalid_argument(
+        fmt::format("drafter.config {} describes another kind than drafter.kind", given.config()));
+  }
+  stated.config.freeze_head = given.freeze_head();
+  return stated.config;
+}
+
+Status resolve_vocabulary(const proto::Run& run, FileSystem& files, RunSetup& setup) {
+  const TokenDataset& train = *setup.data.train;
+  const std::vector<int64_t> counts = count_supervised_tokens(train, setup.target.vocab_size);
+  const int64_t used = train.passport().vocab_size;
+  if (setup.drafter.draft_vocab_size == setup.target.vocab_size) return ok_status();
+  if (!run.drafter().has_draft_vocab_size() && !run.drafter().has_config() &&
+      !run.drafter().has_init_from()) {
+    setup.drafter.draft_vocab_size = std::min(setup.drafter.draft_vocab_size, used);
+  }
+  std::optional<DraftVocabulary> vocabulary;
+  if (run.drafter().has_init_from()) {
+    PERCHERON_ASSIGN_OR_RETURN(const DrafterFile file,
+                               read_drafter(files, run.drafter().init_from(), &setup.target));
+    PERCHERON_ASSIGN_OR_RETURN(vocabulary,
+                               DraftVocabulary::read(file.file, setup.target.vocab_size));
+  } else {
+    Result<DraftVocabulary> made = DraftVocabulary::most_frequent(
+        counts, setup.drafter.draft_vocab_size, used, train.content_hash());
+    if (!made.ok()) return made.status().with_context("drafter.draft_vocab_size");
+    vocabulary = std::move(made).value();
+  }
+  setup.draft_ids.assign(vocabulary->target_ids().begin(), vocabulary->target_ids().end());
+  setup.draft_coverage = vocabulary->coverage(counts);
+  setup.draft_vocabulary_hash = vocabulary->hash();
+  if (setup.data.held_out) {
+    setup.held_out_coverage = vocabulary->coverage(
+        count_supervised_tokens(*setup.data.held_out, setup.target.vocab_size));
+  }
+  return ok_status();
+}
+
+// --- steps and memory ----------------------------------------------------------------------------
+
+Status resolve_steps(const proto::Train& train, RunSetup& setup) {
+  const int64_t per_step = train.micro_batches_per_step();
+  std::vector<int64_t> micro_batches;
+  int64_t steps = 0;
+  for (int64_t epoch = 0;; ++epoch) {
+    if (train.has_epochs() && epoch == train.epochs()) break;
+    if (train.has_steps() && steps >= train.steps()) break;
+    const EpochPlan plan = EpochPlan::make(setup.data.selection, setup.data.options, epoch);
+    micro_batches.push_back(plan.micro_batches());
+    steps += (plan.micro_batches() + per_step - 1) / per_step;
+    for (int64_t first = 0; first < plan.micro_batches(); first += per_step) {
+      uint64_t bytes = 0;
+      const int64_t end = std::min(first + per_step, plan.micro_batches());
+      for (int64_t i = first; i < end; ++i) {
+        bytes += setup.features.bytes(plan.tokens(i), static_cast<int64_t>(plan.samples(i).size()));
+      }
+      setup.step_bytes_max = std::max(setup.step_bytes_max, bytes);
+    }
+  }
+  setup.steps = StepPlan(per_step, std::move(micro_batches), train.has_steps() ? train.steps() : 0);
+  return Credits::check_limit(setup.config.features().bytes_max(), setup.step_bytes_max);
+}
+
+FeatureShape feature_shape(const RunSetup& setup) {
+  FeatureShape shape;
+  shape.dtype =
+      setup.config.features().dtype() == proto::Features::F32 ? DType::kF32 : DType::kBf16;
+  shape.has_last = !setup.loss.hard_labels;
+  shape.slots = static_cast<int64_t>(setup.drafter.capture.size()) + (shape.has_last ? 1 : 0);
+  shape.hidden_size = setup.target.hidden_size;
+  shape.has_top1 =
+      !setup.loss.hard_labels && !setup.draft_ids.empty() && setup.loss.gate_on_draft_vocab;
+  return shape;
+}
+
+// Held-out features stay in memory for the whole run, beside the store: at most as much again.
+void limit_held_out(RunSetup& setup) {
+  SampleSelection& chosen = setup.data.held_out_selection;
+  const uint64_t bytes_max = setup.config.features().bytes_max();
+  uint64_t bytes = 0;
+  size_t count = 0;
+  while (count < chosen.samples.size()) {
+    bytes += setup.features.bytes(chosen.lengths[count], 1);
+    if (bytes > bytes_max) break;
+    ++count;
+  }
+  setup.data.held_out_left_out = static_cast<int64_t>(chosen.samples.size() - count);
+  chosen.samples.resize(count);
+  chosen.lengths.resize(count);
+  chosen.tokens = std::accumulate(chosen.lengths.begin(), chosen.lengths.end(), int64_t{0});
+}
+
+Status resolve_draft_lengths(const proto::Evaluate& given, RunSetup& setup) {
+  const bool eagle3 = setup.drafter.kind == DrafterKind::kEagle3;
+  std::set<int64_t> lengths(given.draft_lengths().begin(), given.draft_lengths().end());
+  if (lengths.empty()) lengths.insert(eagle3 ? 3 : setup.drafter.block_size - 1);
+  const int64_t most = eagle3 ? 64 : setup.drafter.block_size - 1;
+  for (int64_t length : lengths) {
+    if (length < 1 || length > most) {
+      return invalid_argument(fmt::format(
+          "evaluate.draft_lengths names {}: this drafter drafts from 1 to {} tokens a round",
+          length, most));
+    }
+  }
+  setup.draft_lengths.assign(lengths.begin(), lengths.end());
+  return ok_status();
+}
+
+}  // namespace
+
+std::vector<DeviceId> PlacementPlan::devices() const {
+  std::set<DeviceId> all(targets.begin(), targets.end());
+  all.insert(trainers.begin(), trainers.end());
+  return {all.begin(), all.end()};
+}
+
+Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileSystem& files) {
+  PERCHERON_RETURN_IF_ERROR(check_numbers(run));
+  auto setup = std::make_shared<RunSetup>();
+  setup->config = run;
+  setup->target_dtype =
+      run.target().compute_dtype() == proto::Target::F32 ? DType::kF32 : DType::kBf16;
+  setup->drafter_dtype =
+      run.drafter().compute_dtype() == proto::Drafter::F32 ? DType::kF32 : DType::kBf16;
+  setup->assignment = run.mailbox().assignment() == proto::Mailbox::FIXED ? Assignment::kFixed
+                                                                          : Assignment::kStealing;
+  PERCHERON_ASSIGN_OR_RETURN(setup->placement, resolve_placement(run.placement()));
+  PERCHERON_ASSIGN_OR_RETURN(setup->target, read_model_config(files, run.target().path()));
+  PERCHERON_ASSIGN_OR_RETURN(setup->data, resolve_data(run, files, setup->target));
+  PERCHERON_ASSIGN_OR_RETURN(
+      setup->drafter,
+      resolve_drafter(run, files, setup->target, setup->data.train->passport().vocab_size));
+  PERCHERON_ASSIGN_OR_RETURN(setup->loss, resolve_loss(run, setup->drafter));
+  PERCHERON_RETURN_IF_ERROR(resolve_vocabulary(run, files, *setup));
+  setup->features = feature_shape(*setup);
+  limit_held_out(*setup);
+  if (setup->data.held_out && setup->data.held_out_selection.samples.empty()) {
+    return invalid_argument(
+        fmt::format("features.bytes_max is {}: not one held-out conversation fits",
+                    run.features().bytes_max()));
+  }
+  PERCHERON_RETURN_IF_ERROR(resolve_steps(run.train(), *setup));
+  PERCHERON_ASSIGN_OR_RETURN(setup->optimizer, resolve_optimizer(run));
+  PERCHERON_ASSIGN_OR_RETURN(setup->schedule,
+                             resolve_schedule(run.schedule(), setup->steps.steps()));
+  PERCHERON_RETURN_IF_ERROR(resolve_draft_lengths(run.evaluate(), *setup));
+  return std::shared_ptr<const RunSetup>(std::move(setup));
+}
+
+Fingerprint run_fingerprint(const RunSetup& setup, const std::string& target_hash) {
+  const RopeConfig& rope = setup.target.rope;
+  FingerprintParts parts;
+  parts.passport = setup.data.train->passport();
+  parts.target_hash = target_hash;
+  parts.capture = setup.drafter.capture;
+  parts.rope = fmt::format("type {} theta {} factor {}", static_cast<int>(rope.type), rope.theta,
+                           rope.factor);
+  parts.mask_token = setup.drafter.mask_token_id;
+  parts.draft_vocabulary_hash = setup.draft_vocabulary_hash;
+  return make_fingerprint(parts);
+}
+
+Fingerprint resume_fingerprint(const RunSetup& setup, const std::string& target_hash) {
+  Fingerprint fingerprint = run_fingerprint(setup, target_hash);
+  const proto::Run& run = setup.config;
+  fingerprint.set("data.train", setup.data.train->content_hash());
+  fingerprint.set("data.token_budget", std::to_string(setup.data.options.token_budget));
+  fingerprint.set("data.too_long", proto::Data::TooLong_Name(run.data().too_long()));
+  fingerprint.set("data.seed", std::to_string(setup.data.options.seed));
+  fingerprint.set("train.micro_batches_per_step",
+                  std::to_string(setup.steps.micro_batches_per_step()));
+  fingerprint.set("features.dtype", std::string(dtype_name(setup.features.dtype)));
+  fingerprint.set("drafter.kind", proto::Drafter::Kind_Name(run.drafter().kind()));
+  fingerprint.set("drafter.layers", std::to_string(setup.drafter.body.num_hidden_layers));
+  fingerprint.set("drafter.block_size", std::to_string(setup.drafter.block_size));
+  fingerprint.set("drafter.freeze_head", setup.drafter.freeze_head ? "true" : "false");
+  fingerprint.set("loss", run.loss().ShortDebugString());
+  fingerprint.set("optimizer.kind", proto::Optimizer::Kind_Name(run.optimizer().kind()));
+  return fingerprint;
+}
+
+}  // namespace percheron

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/policy/mailbox_policy.h"
+#include "actors/policy/step_plan.h"
+#include "base/file_system.h"
+#include "base/status.h"
+#include "data/epoch_plan.h"
+#include "data/features.h"
+#include "data/fingerprint.h"
+#include "data/token_shard.h"
+#include "data/vocabulary_map.h"
+#include "kernels/device.h"
+#include "model/config.h"
+#include "model/drafter.h"
+#include "model/optimizer.h"
+#include "model/schedule.h"
+#include "proto/run.pb.h"
+
+namespace percheron {
+
+/// Where the actors of a run compute.
+struct PlacementPlan {
+  std::vector<DeviceId> targets;   // one actor each; a device may occur several times
+  std::vector<DeviceId> trainers;  // likewise
+  int threads = 1;                 // cores of each CPU device
+
+  /// Every device in use, once, in order.
+  std::vector<DeviceId> devices() const;
+};
+
+/// The rows that a run learns from and is measured on.
+struct RunData {
+  std::shared_ptr<const TokenDataset> train;
+  std::shared_ptr<const TokenDataset> held_out;  // null without held-out data
+  PlanOptions options;
+  SampleSelection selection;
+  PlanOptions held_out_options;
+  SampleSelection held_out_selection;  // at most evaluate.conversations_max samples
+  int64_t held_out_left_out = 0;       // for which features.bytes_max has no room
+  int64_t held_out_in_training = 0;    // held-out samples whose tokens are also trained on
+};
+
+/// A run's configuration, checked against its target, data and devices, every default filled in.
+/// Immutable once made.
+struct RunSetup {
+  proto::Run config;  // as it was given
+  ModelConfig target;
+  DrafterConfig drafter;
+  LossConfig loss;
+  OptimizerConfig optimizer;
+  Schedule schedule;
+  DType target_dtype = DType::kBf16;
+  DType drafter_dtype = DType::kBf16;
+  PlacementPlan placement;
+  Assignment assignment = Assignment::kStealing;
+  RunData data;
+  std::vector<int32_t> draft_ids;     // ascending target ids; empty = the whole vocabulary
+  double draft_coverage = 1;          // of the supervised training tokens
+  double held_out_coverage = 1;       // of the supervised held-out tokens
+  std::string draft_vocabulary_hash;  // empty = whole
+  FeatureShape features;
+  StepPlan steps{1, {1}, 0};
+  uint64_t step_bytes_max = 0;         // features of the largest step
+  std::vector<int64_t> draft_lengths;  // ascending; measured in evaluations
+
+  const std::string& output() const { return config.output().directory(); }
+};
+
+/// Reads the target's configuration and the data, and settles everything that needs no weights.
+/// Errors name the key, its value and what to do: a missing or contradictory setting, samples
+/// longer than the budget (by data.too_long), no supervised token, a capture layer, draft
+/// vocabulary or sliding layer out of range, a features.bytes_max below one step, a device that
+/// can't exist.
+Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileSystem& files);
+
+/// What must stay equal between this run and a checkpoint that it goes on from. `target_hash` is
+/// Target::weights_hash().
+Fingerprint run_fingerprint(const RunSetup& setup, const std::string& target_hash);
+
+/// Fields of a run that a resumed run may not change, beyond the fingerprint: data, packing, steps,
+/// drafter, loss and optimizer, each as text. MO#2410: a data set filtered differently is named.
+Fingerprint resume_fingerprint(const RunSetup& setup, const std::string& target_hash);
+
+}  // namespace percheron

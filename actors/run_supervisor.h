@@ -1,0 +1,169 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/observer.h"
+#include "actors/policy/epoch_termination.h"
+#include "actors/policy/run_schedule.h"
+#include "actors/policy/step_ledger.h"
+#include "actors/run_checkpoint.h"
+#include "actors/run_meter.h"
+#include "actors/run_setup.h"
+#include "base/clock.h"
+#include "model/drafter.h"
+#include "model/speculative.h"
+
+namespace percheron {
+
+/// What the supervisor tells the other actors.
+class RunOrders {
+ public:
+  virtual ~RunOrders() = default;
+  virtual void open_step(const PlannedStep& step) = 0;        // to the mailbox
+  virtual void reduce(int64_t step, int64_t membership) = 0;  // to all trainers
+  virtual void commit(int64_t step) = 0;                      // to the mailbox
+  virtual void apply(int64_t step, bool checksum) = 0;        // to all trainers
+  virtual void evaluate(int64_t step) = 0;                    // to all trainers
+  virtual void snapshot(int64_t step) = 0;                    // to one trainer
+  /// The snapshot of `step` to disk; `prove`: read back and compared before it counts as written.
+  virtual void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) = 0;
+  virtual void mark_best(int64_t step) = 0;
+  /// The run is over; nothing is ordered after this.
+  virtual void finish(const Status& status) = 0;
+};
+
+struct SupervisorSettings {
+  std::shared_ptr<const RunSetup> setup;
+  bool resumed = false;
+  RunProgress progress;          // where the run goes on from
+  double stall_seconds = 600;    // without a word from anyone, the run ends
+  int64_t checksum_steps = 100;  // trainers' parameters are compared every so many steps
+};
+
+/// What a trainer reports about an applied step.
+struct AppliedReport {
+  int trainer = 0;
+  StepSums sums;  // of the whole step
+  AppliedStep applied;
+  std::optional<uint32_t> checksum;
+  double seconds = 0;
+};
+
+/// What the store and the mailbox held when a step ended.
+struct PoolState {
+  uint64_t bytes = 0, bytes_max = 0, bytes_peak = 0, cached_bytes = 0;
+};
+
+/// Every decision of a run that concerns more than one actor: steps, evaluations, checkpoints, the
+/// end. One thread at a time; the supervisor actor is its shell.
+class RunSupervisor {
+ public:
+  /// All references are borrowed.
+  RunSupervisor(SupervisorSettings settings, RunOrders& orders, RunObserver& observer,
+                const Clock& clock);
+
+  /// Everybody is there. Without held-out data training begins at once, else held_out_ready() does.
+  void start();
+  void held_out_ready();
+
+  void target_work(int target, MicroBatchId id, bool leased, int64_t tokens, double seconds);
+  struct TrainerReport {
+    int trainer = 0;
+    MicroBatchId id;
+    bool leased = false;  // else computed
+    int64_t tokens = 0, samples = 0;
+    double seconds = 0;
+    int64_t steals = 0;  // of the run so far
+  };
+  void trainer_work(const TrainerReport& report);
+  void epoch_exhausted(int64_t epoch);
+
+  void step_computed(int64_t step, int64_t membership);
+  void reduced(int trainer, int64_t step, int64_t membership, double seconds);
+  void applied(int64_t step, const AppliedReport& report, const PoolState& pool);
+  void evaluated(int64_t step, const WalkCounts& counts, double seconds);
+  void snapshot_taken(int64_t step);
+  void checkpoint_written(const CheckpointReport& report, const Status& status);
+  void failed(const std::string& who, const Status& status);
+  /// Now and then: looks for signals (how many the operator has sent) and for a standstill.
+  void tick(int signals);
+
+  bool finished() const { return finished_; }
+  RunSummary summary() const;
+
+ private:
+  struct PendingCheckpoint {
+    int64_t step = 0;
+    RunProgress progress;
+    BestPolicy best_before;  // to go back to if it can't be written
+    bool copied = false;     // the snapshot is in host memory
+    bool measured = false;   // the evaluation that it waits for is done
+  };
+  struct PendingEvaluation {
+    int64_t step = 0;
+    int left = 0;  // trainers that have not reported
+    WalkCounts counts;
+    double seconds = 0;
+  };
+  struct Worker {
+    std::optional<MicroBatchId> id;
+    double since = 0;
+  };
+
+  double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
+  void touch() { last_word_ = now(); }
+  /// The parameters contain ledger_.step() steps: orders what is due, then opens the next step.
+  void boundary();
+  void try_finish();
+  void try_write();
+  void finish(const Status& status);
+  void end_step(int64_t step, const PoolState& pool);
+  void count_committed_step(const PlannedStep& step);
+  void report_step(const PlannedStep& step, const PoolState& pool);
+  void report_epoch_ends();
+  /// Without held-out data the best checkpoint is the one after the best training steps.
+  void rank_by_training();
+  EpochTermination& epoch(int64_t number);
+  std::string where(int64_t step) const;
+  std::string standstill() const;
+
+  SupervisorSettings settings_;
+  const RunSetup& setup_;
+  RunOrders& orders_;
+  RunObserver& observer_;
+  const Clock& clock_;
+
+  StepLedger ledger_;
+  EvaluationPolicy evaluation_policy_;
+  CheckpointPolicy checkpoint_policy_;
+  StopPolicy stop_policy_;
+  BestPolicy best_;
+  RunMeter meter_;
+  RunProgress progress_;
+  std::map<int64_t, EpochTermination> epochs_;
+  std::vector<AppliedReport> applied_;  // of the step that is being applied
+  std::optional<PendingCheckpoint> checkpoint_;
+  std::optional<PendingEvaluation> evaluation_;
+  std::map<int, Worker> targets_, trainers_;
+
+  bool held_out_ready_ = false;
+  bool stopping_ = false, finished_ = false;
+  bool opened_ = false;    // the ledger's step is open
+  int64_t asked_at_ = -1;  // the last boundary at which what is due was ordered
+  int64_t saved_at_ = -1;  // the last one at which a checkpoint was ordered
+  double started_ = 0, last_word_ = 0;
+  double simulated_sum_ = 0;  // since the last checkpoint
+  int64_t simulated_steps_ = 0;
+  int64_t steals_ = 0, skipped_steps_ = 0, epochs_done_ = 0, checkpoint_failures_ = 0;
+  uint64_t pool_peak_ = 0;
+  Status last_checkpoint_status_;
+  std::string latest_checkpoint_, best_checkpoint_;
+  int64_t supervised_ = 0, step_samples_ = 0;
+};
+
+}  // namespace percheron

@@ -1,0 +1,217 @@
+#include <fmt/format.h>
+
+#include "actors/actor_system.h"
+#include "data/checkpoint.h"
+
+namespace percheron {
+namespace {
+
+constexpr auto kTickInterval = std::chrono::milliseconds(100);
+
+// Sends what the supervisor orders, and runs its shell's disk work.
+class Orders final : public RunOrders {
+ public:
+  Orders(caf::event_based_actor* self, SupervisorWorld world, PeersPtr peers)
+      : self_(self), world_(std::move(world)), peers_(std::move(peers)) {}
+
+  void open_step(const PlannedStep& step) override { self_->send(peers_->mailbox, OpenStep{step}); }
+  void reduce(int64_t step, int64_t membership) override {
+    for (const caf::actor& trainer : peers_->trainers) {
+      self_->send(trainer, Reduce{step, membership});
+    }
+  }
+  void commit(int64_t step) override { self_->send(peers_->mailbox, Commit{step}); }
+  void apply(int64_t step, bool checksum) override {
+    for (const caf::actor& trainer : peers_->trainers) self_->send(trainer, Apply{step, checksum});
+  }
+  void evaluate(int64_t step) override {
+    for (const caf::actor& trainer : peers_->trainers) self_->send(trainer, Evaluate{step});
+  }
+  void snapshot(int64_t step) override {
+    self_->send(peers_->trainers.front(), TakeSnapshot{step});
+  }
+
+  void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) override {
+    RunParts& parts = world_.parts;
+    world_.disk.post([&parts, supervisor = peers_->supervisor, step, progress, prove] {
+      const int64_t begin = parts.clock->monotonic_ns();
+      CheckpointWritten done;
+      done.step = step;
+      const Status status = write(parts, progress, prove, done);
+      done.seconds = static_cast<double>(parts.clock->monotonic_ns() - begin) * 1e-9;
+      done.outcome = Outcome::of(status);
+      caf::anon_send(supervisor, std::move(done));
+    });
+  }
+
+  void mark_best(int64_t step) override {
+    RunParts& parts = world_.parts;
+    world_.disk.post([&parts, step] {
+      const Status status = percheron::mark_best(*parts.files, parts.setup->output(), step);
+      if (!status.ok()) log_warning("`best` is not moved: {}", status.message());
+    });
+  }
+
+  void finish(const Status& status) override { pending_finish_ = status; }
+  const std::optional<Status>& pending_finish() const { return pending_finish_; }
+  SupervisorWorld& world() { return world_; }
+
+  PoolState pool() const {
+    const RunParts& parts = world_.parts;
+    const FeatureStoreCounters counters = parts.store->counters();
+    PoolState pool{counters.bytes(), parts.store->limits().bytes_max, counters.peak_bytes, 0};
+    if (parts.cache) {
+      const FeatureCacheCounters cache = parts.cache->counters();
+      pool.cached_bytes = cache.memory_bytes + cache.disk_bytes;
+    }
+    return pool;
+  }
+
+ private:
+  static Status write(RunParts& parts, const RunProgress& progress, bool prove,
+                      CheckpointWritten& done) {
+    std::unique_ptr<TrainerSnapshot> snapshot;
+    {
+      const std::lock_guard lock(parts.snapshot_mutex);
+      snapshot = std::move(parts.snapshot);
+    }
+    PERCHERON_ASSIGN_OR_RETURN(
+        done.path, write_run_checkpoint(*parts.files, parts.checkpoint, *snapshot, progress));
+    const Result<uint64_t> bytes =
+        parts.files->file_size(join_path(done.path, "model.safetensors"));
+    done.bytes = bytes.ok() ? *bytes : 0;
+    if (!prove) return ok_status();
+    return prove_run_checkpoint(*parts.files, done.path, parts.checkpoint, *snapshot);
+  }
+
+  caf::event_based_actor* self_;
+  SupervisorWorld world_;
+  PeersPtr peers_;
+  std::optional<Status> pending_finish_;
+};
+
+class Shell {
+ public:
+  Shell(caf::event_based_actor* self, SupervisorWorld world, PeersPtr peers)
+      : self_(self),
+        peers_(peers),
+        orders_(self, std::move(world), peers),
+        supervisor_(orders_.world().settings, orders_, orders_.world().observer,
+                    *orders_.world().parts.clock) {}
+
+  void begin() {
+    const auto watch = [this](const caf::actor& actor) { self_->monitor(actor); };
+    watch(peers_->sampler);
+    watch(peers_->mailbox);
+    for (const caf::actor& target : peers_->targets) watch(target);
+    for (const caf::actor& trainer : peers_->trainers) watch(trainer);
+    const Begin begin{orders_.world().parts.progress.step};
+    self_->send(peers_->sampler, begin);
+    for (const caf::actor& target : peers_->targets) self_->send(target, begin);
+    for (const caf::actor& trainer : peers_->trainers) self_->send(trainer, begin);
+    supervisor_.start();
+    tick_later();
+  }
+
+  void tick() {
+    supervisor_.tick(orders_.world().stop_signals.load());
+    if (!supervisor_.finished()) tick_later();
+  }
+
+  void applied(const Applied& message) {
+    AppliedReport report;
+    report.trainer = message.trainer;
+    report.sums = decode_sums(message.sums);
+    report.applied = {message.gradient_norm, message.rate_factor, message.skipped};
+    if (message.has_checksum) report.checksum = message.checksum;
+    report.seconds = message.seconds;
+    supervisor_.applied(message.step, report, orders_.pool());
+  }
+
+  void evaluated(const Evaluated& message) {
+    WalkCounts counts;
+    counts.rounds = message.rounds;
+    counts.tokens = message.tokens;
+    supervisor_.evaluated(message.step, counts, message.seconds);
+  }
+
+  void written(const CheckpointWritten& message) {
+    CheckpointReport report;
+    report.step = message.step;
+    report.directory = message.path;
+    report.bytes = message.bytes;
+    report.seconds = message.seconds;
+    report.error = message.outcome.message;
+    supervisor_.checkpoint_written(report, message.outcome.status());
+  }
+
+  // Ends the run once everything that the last message caused is done.
+  void settle() {
+    if (told_end_ || !orders_.pending_finish()) return;
+    told_end_ = true;
+    orders_.world().on_finish(*orders_.pending_finish(), supervisor_.summary());
+  }
+
+  RunSupervisor& supervisor() { return supervisor_; }
+
+ private:
+  void tick_later() { self_->delayed_send(self_, kTickInterval, Tick{}); }
+
+  caf::event_based_actor* self_;
+  PeersPtr peers_;
+  Orders orders_;
+  RunSupervisor supervisor_;
+  bool told_end_ = false;
+};
+
+caf::behavior handlers(const std::shared_ptr<Shell>& shell) {
+  // After each message settle(): the end is told when its cause is dealt with.
+  RunSupervisor* s = &shell->supervisor();
+  return {
+      [shell](const Begin&) { shell->begin(), shell->settle(); },
+      [shell](const Tick&) { shell->tick(), shell->settle(); },
+      [shell, s](const TargetWork& m) {
+        s->target_work(m.target, m.id, m.leased, m.tokens, m.seconds), shell->settle();
+      },
+      [shell, s](const TrainerWork& m) {
+        s->trainer_work({m.trainer, m.id, m.leased, m.tokens, m.samples, m.seconds, m.steals});
+        shell->settle();
+      },
+      [shell, s](const EpochExhausted& m) {
+        if (m.epoch == kHeldOutEpoch) {
+          s->held_out_ready();
+        } else {
+          s->epoch_exhausted(m.epoch);
+        }
+        shell->settle();
+      },
+      [shell, s](const StepComputed& m) {
+        s->step_computed(m.step, m.membership), shell->settle();
+      },
+      [shell, s](const Reduced& m) {
+        s->reduced(m.trainer, m.step, m.membership, m.seconds), shell->settle();
+      },
+      [shell](const Applied& m) { shell->applied(m), shell->settle(); },
+      [shell](const Evaluated& m) { shell->evaluated(m), shell->settle(); },
+      [shell, s](const SnapshotTaken& m) { s->snapshot_taken(m.step), shell->settle(); },
+      [shell](const CheckpointWritten& m) { shell->written(m), shell->settle(); },
+      [shell, s](const Failed& m) { s->failed(m.who, m.outcome.status()), shell->settle(); },
+  };
+}
+
+}  // namespace
+
+caf::actor start_supervisor(caf::actor_system& system, SupervisorWorld world, PeersPtr peers) {
+  return system.spawn([world, peers](caf::event_based_actor* self) -> caf::behavior {
+    log_unexpected_messages(self, "the supervisor");
+    const auto shell = std::make_shared<Shell>(self, world, peers);
+    self->set_down_handler([shell](caf::down_msg& message) {
+      shell->supervisor().failed("an actor", internal_error("it ended without being asked to: " +
+                                                            caf::to_string(message.reason)));
+      shell->settle();
+    });
+    return handlers(shell);
+  });
+}
+
+}  // namespace percheron

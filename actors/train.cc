@@ -1,0 +1,236 @@
+#include "actors/train.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "data/checkpoint.h"
+
+namespace percheron {
+namespace {
+
+DeviceWorker* worker_of(const RunParts& parts, DeviceId id) {
+  for (const auto& worker : parts.workers) {
+    if (worker->info().id == id) return worker.get();
+  }
+  return nullptr;
+}
+
+// CPU devices share the host's memory, so their trainers may borrow from any CPU's target.
+const Target* model_for_trainer(const RunParts& parts, DeviceId id) {
+  const auto own = parts.models.find(id);
+  if (own != parts.models.end()) return own->second.get();
+  if (id.kind != DeviceKind::kCpu) return nullptr;
+  for (const auto& [device, model] : parts.models) {
+    if (device.kind == DeviceKind::kCpu) return model.get();
+  }
+  return nullptr;
+}
+
+Status load_target(RunParts& parts, DeviceId id) {
+  if (parts.models.count(id) != 0) return ok_status();
+  const RunSetup& setup = *parts.setup;
+  TargetOptions options;
+  options.compute_dtype = setup.target_dtype;
+  options.capture = setup.drafter.capture;
+  options.capture_last = setup.features.has_last;
+  return worker_of(parts, id)->run([&](Context& context) -> Status {
+    PERCHERON_ASSIGN_OR_RETURN(
+        parts.models[id],
+        Target::load(*parts.files, setup.config.target().path(), context, options));
+    return ok_status();
+  });
+}
+
+Status open_devices(RunParts& parts) {
+  const PlacementPlan& placement = parts.setup->placement;
+  for (DeviceId id : placement.devices()) {
+    Result<std::unique_ptr<DeviceWorker>> worker =
+        DeviceWorker::start(id, DeviceOptions{placement.threads}, *parts.clock);
+    if (!worker.ok()) return worker.status().with_context("placement");
+    parts.workers.push_back(std::move(worker).value());
+  }
+  return ok_status();
+}
+
+Status load_targets(RunParts& parts) {
+  const PlacementPlan& placement = parts.setup->placement;
+  for (DeviceId id : placement.targets) PERCHERON_RETURN_IF_ERROR(load_target(parts, id));
+  for (DeviceId id : placement.trainers) {
+    if (!model_for_trainer(parts, id)) PERCHERON_RETURN_IF_ERROR(load_target(parts, id));
+  }
+  return ok_status();
+}
+
+Status open_cache(RunParts& parts, const Fingerprint& fingerprint) {
+  const proto::Features& given = parts.setup->config.features();
+  if (given.cache_memory_bytes_max() == 0 && given.cache_disk_bytes_max() == 0) return ok_status();
+  if (parts.setup->steps.epochs() < 2) return ok_status();  // Nothing would be read again.
+  FeatureCacheOptions options;
+  options.memory_bytes_max = given.cache_memory_bytes_max();
+  options.disk_bytes_max = given.cache_disk_bytes_max();
+  options.directory = given.has_cache_directory()
+                          ? given.cache_directory()
+                          : join_path(parts.setup->output(), "feature_cache");
+  options.shape = parts.setup->features;
+  // Samples are numbered by their place in the data, so a cache belongs to that data too.
+  options.fingerprint = fingerprint;
+  options.fingerprint.set("data.train", parts.setup->data.train->content_hash());
+  options.on_foreign = given.has_cache_directory() ? FeatureCacheOptions::OnForeign::kRefuse
+                                                   : FeatureCacheOptions::OnForeign::kClear;
+  PERCHERON_ASSIGN_OR_RETURN(parts.cache, FeatureCache::open(*parts.files, std::move(options)));
+  return ok_status();
+}
+
+/// The checkpoint to go on from, if any; makes the output directory.
+Result<std::optional<ResumePoint>> find_resume_point(RunParts& parts,
+                                                     const RunEnvironment& environment) {
+  const RunSetup& setup = *parts.setup;
+  PERCHERON_RETURN_IF_ERROR(parts.files->create_directories(setup.output()));
+  PERCHERON_RETURN_IF_ERROR(clean_checkpoints(*parts.files, setup.output()).status());
+  PERCHERON_ASSIGN_OR_RETURN(const LatestCheckpoint latest,
+                             find_latest(*parts.files, setup.output()));
+  for (const std::string& problem : latest.problems) environment.observer.on_event(problem);
+  if (!latest.checkpoint) return std::optional<ResumePoint>();
+  if (!setup.config.checkpoint().resume()) {
+    return failed_precondition(fmt::format(
+        "output.directory {} holds the checkpoint {} and checkpoint.resume is false: give another "
+        "directory, remove it, or set checkpoint.resume: true",
+        setup.output(), latest.checkpoint->path));
+  }
+  PERCHERON_ASSIGN_OR_RETURN(ResumePoint point,
+                             read_run_checkpoint(*parts.files, latest.checkpoint->path, setup,
+                                                 parts.checkpoint.fingerprint));
+  environment.observer.on_event(
+      fmt::format("resuming from {} at step {}", point.path, point.progress.step));
+  return std::optional<ResumePoint>(std::move(point));
+}
+
+Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point) {
+  const std::vector<DeviceId>& devices = parts.setup->placement.trainers;
+  std::vector<std::unique_ptr<Collective>> collectives;
+  if (devices.size() > 1) collectives = make_local_collectives(static_cast<int>(devices.size()));
+  std::optional<uint32_t> checksum;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    TrainerPlace place;
+    place.worker = worker_of(parts, devices[i]);
+    if (!collectives.empty()) {
+      place.collective = std::move(collectives[i]);
+      place.reducer = std::make_unique<WorkThread>(fmt::format("reduce {}", i), *parts.clock);
+    }
+    uint32_t own = 0;
+    PERCHERON_RETURN_IF_ERROR(place.worker->run([&](Context& context) -> Status {
+      PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<DrafterTrainer> trainer,
+                                 DrafterTrainer::make(context, *parts.files, parts.setup,
+                                                      *model_for_trainer(parts, devices[i])));
+      if (point) {
+        PERCHERON_RETURN_IF_ERROR(trainer->restore(context, point->masters, point->optimizer));
+      }
+      PERCHERON_ASSIGN_OR_RETURN(own, trainer->checksum(context));
+      place.trainer = std::move(trainer);
+      return ok_status();
+    }));
+    if (checksum && *checksum != own) {
+      return internal_error(fmt::format(
+          "the trainers on {} and {} start from different parameters (checksums {:08x}, {:08x})",
+          to_string(devices[0]), to_string(devices[i]), *checksum, own));
+    }
+    checksum = own;
+    parts.trainers.push_back(std::move(place));
+  }
+  return ok_status();
+}
+
+void tell_about_setup(const RunSetup& setup, const RunParts& parts, RunObserver& observer) {
+  const RunData& data = setup.data;
+  const auto count = [](int64_t n) { return format_count(static_cast<uint64_t>(n)); };
+  if (data.selection.truncated > 0) {
+    observer.on_event(fmt::format("{} samples are cut to data.token_budget {}",
+                                  count(data.selection.truncated), data.options.token_budget));
+  }
+  if (data.selection.too_long_skipped > 0) {
+    observer.on_event(fmt::format("{} samples longer than data.token_budget {} are skipped",
+                                  count(data.selection.too_long_skipped),
+                                  data.options.token_budget));
+  }
+  if (data.selection.unsupervised_dropped > 0) {
+    observer.on_event(fmt::format("{} samples without a supervised token are dropped",
+                                  count(data.selection.unsupervised_dropped)));
+  }
+  if (data.held_out_left_out > 0) {
+    observer.on_event(fmt::format(
+        "{} held-out samples are left out: their features do not fit into features.bytes_max",
+        count(data.held_out_left_out)));
+  }
+  if (data.held_out_in_training > 0) {
+    observer.on_event(fmt::format(
+        "{} of {} held-out samples are also in data.train: their acceptance flatters the drafter",
+        count(data.held_out_in_training),
+        count(static_cast<int64_t>(data.held_out_selection.samples.size()))));
+  }
+  if (!setup.draft_ids.empty()) {
+    std::string text = fmt::format(
+        "the draft vocabulary of {} ids covers {:.1f} % of the "
+        "supervised training tokens",
+        count(static_cast<int64_t>(setup.draft_ids.size())), 100 * setup.draft_coverage);
+    if (data.held_out) text += fmt::format(", {:.1f} % held out", 100 * setup.held_out_coverage);
+    observer.on_event(text);
+  }
+  for (const auto& worker : parts.workers) {
+    const bool bf16 = setup.target_dtype == DType::kBf16 || setup.drafter_dtype == DType::kBf16;
+    observer.on_event(fmt::format(
+        "{}: {}, {} threads{}", worker->name(), worker->info().description, worker->info().threads,
+        bf16 && !worker->info().native_bf16 ? "; bf16 is a storage type here, products run in f32"
+                                            : ""));
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup> setup,
+                                                 const RunEnvironment& environment) {
+  auto parts = std::make_unique<RunParts>();
+  parts->setup = setup;
+  parts->files = &environment.files;
+  parts->clock = &environment.clock;
+  parts->batches = std::make_shared<BatchSource>(setup);
+  PERCHERON_RETURN_IF_ERROR(open_devices(*parts));
+  tell_about_setup(*setup, *parts, environment.observer);
+  PERCHERON_RETURN_IF_ERROR(load_targets(*parts));
+  const std::string& target_hash = parts->models.begin()->second->weights_hash();
+  const Fingerprint fingerprint = run_fingerprint(*setup, target_hash);
+  parts->fingerprint = fingerprint.digest();
+  parts->checkpoint = {setup, resume_fingerprint(*setup, target_hash),
+                       parts->batches->plan_hash(0)};
+  PERCHERON_ASSIGN_OR_RETURN(parts->store, FeatureStore::make({setup->config.features().bytes_max(),
+                                                               setup->step_bytes_max}));
+  PERCHERON_ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
+                             find_resume_point(*parts, environment));
+  if (point) {
+    parts->resumed = true;
+    parts->progress = point->progress;
+  }
+  PERCHERON_RETURN_IF_ERROR(open_cache(*parts, fingerprint));
+  for (DeviceId id : setup->placement.targets) {
+    TargetPlace place;
+    place.worker = worker_of(*parts, id);
+    place.maker = std::make_unique<TargetFeatureMaker>(*parts->models.at(id), parts->cache.get(),
+                                                       setup->features, parts->fingerprint);
+    parts->targets.push_back(std::move(place));
+  }
+  PERCHERON_RETURN_IF_ERROR(make_trainers(*parts, point));
+  return parts;
+}
+
+Result<RunSummary> train(const proto::Run& run, const RunEnvironment& environment) {
+  PERCHERON_ASSIGN_OR_RETURN(std::shared_ptr<const RunSetup> setup,
+                             resolve_run(run, environment.files));
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<RunParts> parts,
+                             make_run_parts(std::move(setup), environment));
+  return run_actors(*parts, environment);
+}
+
+}  // namespace percheron

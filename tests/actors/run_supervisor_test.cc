@@ -1,0 +1,278 @@
+#include "actors/run_supervisor.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/actors/tiny_run.h"
+
+namespace percheron {
+namespace {
+
+class FakeClock final : public Clock {
+ public:
+  int64_t monotonic_ns() const override { return now_; }
+  double unix_seconds() const override { return 0; }
+  void advance(double seconds) { now_ += static_cast<int64_t>(seconds * 1e9); }
+
+ private:
+  int64_t now_ = 1;
+};
+
+/// Writes down what the supervisor orders, one word a piece.
+class Diary final : public RunOrders {
+ public:
+  void open_step(const PlannedStep& step) override { add("open", step.step); }
+  void reduce(int64_t step, int64_t) override { add("reduce", step); }
+  void commit(int64_t step) override { add("commit", step); }
+  void apply(int64_t step, bool) override { add("apply", step); }
+  void evaluate(int64_t step) override { add("evaluate", step); }
+  void snapshot(int64_t step) override { add("snapshot", step); }
+  void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) override {
+    add(prove ? "prove" : "write", step);
+    written_best = progress.best_step;
+  }
+  void mark_best(int64_t step) override { add("best", step); }
+  void finish(const Status& status) override {
+    end = status;
+    add("finish", 0);
+  }
+
+  /// What was ordered since the last call.
+  std::string read() { return std::exchange(text_, ""); }
+  std::optional<Status> end;
+  std::optional<int64_t> written_best;
+
+ private:
+  void add(const char* word, int64_t step) {
+    if (!text_.empty()) text_ += " ";
+    text_ += word + std::to_string(step);
+  }
+  std::string text_;
+};
+
+class SupervisorTest : public testing::Test {
+ protected:
+  /// Steps of one micro-batch; `steps` of them.
+  void make(int64_t steps, int trainers, int64_t held_out, int64_t every_steps = 0,
+            bool resumed = false, int64_t first = 0) {
+    proto::Run run = make_tiny_run(
+        "supervisor", {.held_out = held_out, .epochs = 1, .micro_batches_per_step = 1});
+    run.mutable_train()->clear_epochs();
+    run.mutable_train()->set_steps(steps);
+    run.mutable_checkpoint()->set_every_steps(every_steps);
+    place(run, 2, trainers);
+    auto setup = resolve_run(run, system_files());
+    ASSERT_TRUE(setup.ok()) << setup.status().message();
+    SupervisorSettings settings;
+    settings.setup = *setup;
+    settings.resumed = resumed;
+    settings.progress.step = first;
+    settings.stall_seconds = 60;
+    supervisor_.emplace(settings, diary_, observer_, clock_);
+    supervisor_->start();
+    trainers_ = trainers;
+  }
+
+  void run_step(int64_t step, double weight = 1) {
+    const MicroBatchId id{0, step};
+    supervisor_->trainer_work({0, id, true, 0, 0, 0, 0});
+    supervisor_->trainer_work({0, id, false, 10, 1, 0.1, 0});
+    supervisor_->step_computed(step, 0);
+    for (int trainer = 0; trainer < trainers_; ++trainer) {
+      supervisor_->reduced(trainer, step, 0, 0.1);
+    }
+    for (int trainer = 0; trainer < trainers_; ++trainer) apply(trainer, step, weight, 7);
+  }
+
+  void apply(int trainer, int64_t step, double weight, uint32_t checksum) {
+    AppliedReport report;
+    report.trainer = trainer;
+    report.sums.loss = 2 * weight;
+    report.sums.weight = weight;
+    report.sums.tokens = 10;
+    report.applied.skipped = weight == 0;
+    report.checksum = checksum;
+    supervisor_->applied(step, report, {});
+  }
+
+  void write(int64_t step, const Status& status = ok_status()) {
+    supervisor_->snapshot_taken(step);
+    CheckpointReport report;
+    report.step = step;
+    report.directory = status.ok() ? "step-" + std::to_string(step) : "";
+    report.error = status.message();
+    supervisor_->checkpoint_written(report, status);
+  }
+
+  FakeClock clock_;
+  Diary diary_;
+  RecordingObserver observer_;
+  std::optional<RunSupervisor> supervisor_;
+  int trainers_ = 1;
+};
+
+// Automodel#2310 (C83).
+TEST_F(SupervisorTest, NothingIsTrainedBeforeTheFirstCheckpointIsProved) {
+  make(2, 1, 0);
+  EXPECT_EQ(diary_.read(), "snapshot0");
+  supervisor_->snapshot_taken(0);
+  EXPECT_EQ(diary_.read(), "prove0");
+  write(0);
+  EXPECT_EQ(diary_.read(), "prove0 open0");
+}
+
+TEST_F(SupervisorTest, FirstCheckpointThatFailsEndsTheRun) {
+  make(2, 1, 0);
+  write(0, resource_exhausted("no space"));
+  ASSERT_TRUE(diary_.end);
+  EXPECT_EQ(diary_.end->code(), StatusCode::kResourceExhausted);
+}
+
+TEST_F(SupervisorTest, StepIsReducedCommittedAppliedAndThenTheNextOpens) {
+  make(3, 2, 0);
+  write(0);
+  diary_.read();
+  run_step(0);
+  EXPECT_EQ(diary_.read(), "reduce0 commit0 apply0 open1");
+  EXPECT_EQ(observer_.steps().size(), 1u);
+  EXPECT_EQ(observer_.steps()[0].loss, 2);
+}
+
+TEST_F(SupervisorTest, EndsOnceAfterTheLastCheckpointAndTheEpochsEnd) {
+  make(2, 1, 0);
+  write(0);
+  run_step(0);
+  run_step(1);
+  diary_.read();
+  write(2);
+  EXPECT_FALSE(diary_.end) << "the sampler has not said that the epoch is exhausted";
+  supervisor_->epoch_exhausted(0);
+  ASSERT_TRUE(diary_.end);
+  EXPECT_TRUE(diary_.end->ok());
+  EXPECT_EQ(supervisor_->summary().epochs, 1);
+  supervisor_->epoch_exhausted(0);
+  EXPECT_EQ(diary_.read(), "write2 best2 finish0");
+}
+
+TEST_F(SupervisorTest, EvaluationSteersBestAndTheCheckpointKnowsIt) {
+  make(1, 2, 4);
+  supervisor_->held_out_ready();
+  EXPECT_EQ(diary_.read(), "evaluate0 snapshot0");
+  supervisor_->snapshot_taken(0);
+  EXPECT_EQ(diary_.read(), "") << "waits for what is measured of it";
+  WalkCounts counts;
+  counts.rounds = {10};
+  counts.tokens = {12};
+  supervisor_->evaluated(0, counts, 1);
+  supervisor_->evaluated(0, counts, 2);
+  EXPECT_EQ(diary_.read(), "prove0");
+  EXPECT_EQ(diary_.written_best, 0);
+  ASSERT_EQ(observer_.evaluations().size(), 1u);
+  EXPECT_DOUBLE_EQ(observer_.evaluations()[0].acceptance_length_walk[0], 1.2);
+  EXPECT_TRUE(observer_.evaluations()[0].best);
+}
+
+// C84: a full disk later on stops nothing.
+TEST_F(SupervisorTest, LaterCheckpointThatFailsIsSaidAndTheRunGoesOn) {
+  make(3, 1, 0, 1);
+  write(0);
+  run_step(0);
+  diary_.read();
+  write(1, resource_exhausted("no space"));
+  EXPECT_TRUE(observer_.heard("no space"));
+  EXPECT_FALSE(diary_.end);
+  run_step(1);
+  write(2);
+  EXPECT_EQ(observer_.checkpoints().size(), 3u);
+}
+
+TEST_F(SupervisorTest, OneCheckpointIsInFlightAtATime) {
+  make(4, 1, 0, 1);
+  write(0);
+  diary_.read();
+  run_step(0);
+  EXPECT_EQ(diary_.read(), "reduce0 commit0 apply0 snapshot1 open1");
+  run_step(1);
+  EXPECT_EQ(diary_.read(), "reduce1 commit1 apply1") << "waits for the writer";
+  write(1);
+  EXPECT_EQ(diary_.read(), "write1 best1 snapshot2 open2");
+}
+
+TEST_F(SupervisorTest, FirstSignalSavesAtTheNextBoundaryAndEnds) {
+  make(5, 1, 0);
+  write(0);
+  run_step(0);
+  supervisor_->tick(1);
+  EXPECT_FALSE(diary_.end);
+  diary_.read();
+  run_step(1);
+  EXPECT_EQ(diary_.read(), "reduce1 commit1 apply1 snapshot2");
+  write(2);
+  ASSERT_TRUE(diary_.end);
+  EXPECT_TRUE(diary_.end->ok());
+  EXPECT_TRUE(supervisor_->summary().stopped_early);
+  EXPECT_EQ(supervisor_->summary().steps, 2);
+}
+
+TEST_F(SupervisorTest, SecondSignalEndsAtOnce) {
+  make(5, 1, 0);
+  write(0);
+  supervisor_->tick(2);
+  ASSERT_TRUE(diary_.end);
+  EXPECT_EQ(diary_.end->code(), StatusCode::kCancelled);
+}
+
+// TorchSpec#53 (C53).
+TEST_F(SupervisorTest, StandstillNamesTheActorAndWhatItHolds) {
+  make(5, 1, 4);
+  supervisor_->target_work(1, {-1, 3}, true, 0, 0);
+  clock_.advance(59);
+  supervisor_->tick(0);
+  EXPECT_FALSE(diary_.end);
+  clock_.advance(2);
+  supervisor_->tick(0);
+  ASSERT_TRUE(diary_.end);
+  EXPECT_EQ(diary_.end->code(), StatusCode::kUnavailable);
+  EXPECT_NE(diary_.end->message().find("target 1 on cpu:1 has worked on micro-batch (-1, 3)"),
+            std::string::npos)
+      << diary_.end->message();
+}
+
+TEST_F(SupervisorTest, DifferingParametersEndTheRun) {
+  make(5, 2, 0);
+  write(0);
+  supervisor_->step_computed(0, 0);
+  supervisor_->reduced(0, 0, 0, 0);
+  supervisor_->reduced(1, 0, 0, 0);
+  apply(0, 0, 1, 7);
+  apply(1, 0, 1, 8);
+  ASSERT_TRUE(diary_.end);
+  EXPECT_EQ(diary_.end->code(), StatusCode::kInternal);
+}
+
+TEST_F(SupervisorTest, UnsupervisedStepIsSkippedAndCounted) {
+  make(2, 1, 0);
+  write(0);
+  run_step(0, 0);
+  EXPECT_EQ(counter(supervisor_->summary(), "steps_skipped"), 1);
+  EXPECT_EQ(observer_.steps()[0].loss, 0);
+}
+
+TEST_F(SupervisorTest, ResumedRunOpensItsStepWithoutSavingItAgain) {
+  make(5, 1, 0, 1, true, 3);
+  EXPECT_EQ(diary_.read(), "open3");
+}
+
+TEST_F(SupervisorTest, FailureNamesTheStepAndItsMicroBatches) {
+  make(5, 1, 0);
+  write(0);
+  run_step(0);
+  supervisor_->failed("trainer 0 on cpu:0", data_loss("the loss is nan"));
+  ASSERT_TRUE(diary_.end);
+  EXPECT_NE(diary_.end->message().find(
+                "trainer 0 on cpu:0, step 1 (epoch 0, micro-batches 1 to 1): the loss is nan"),
+            std::string::npos)
+      << diary_.end->message();
+}
+
+}  // namespace
+}  // namespace percheron
