@@ -24,7 +24,7 @@ struct DevicePlan {
 
 /// What a run will do and take, before it does.
 struct RunPlan {
-  std::shared_ptr<const RunSetup> setup;  // a copy
+  std::shared_ptr<const RunSetup> setup;             // a copy
   int64_t steps = 0, epochs = 0, micro_batches = 0;  // of the whole run
   int64_t samples = 0, tokens = 0;                   // of one epoch
   double fill = 0;                                   // of the token budget, in the first epoch

@@ -76,9 +76,7 @@ Status open_cache(RunParts& parts, const Fingerprint& fingerprint) {
                           ? given.cache_directory()
                           : join_path(parts.setup->output(), "feature_cache");
   options.shape = parts.setup->features;
-  // Samples are numbered by their place in the data, so a cache belongs to that data too.
   options.fingerprint = fingerprint;
-  options.fingerprint.set("data.train", parts.setup->data.train->content_hash());
   options.on_foreign = given.has_cache_directory() ? FeatureCacheOptions::OnForeign::kRefuse
                                                    : FeatureCacheOptions::OnForeign::kClear;
   PERCHERON_ASSIGN_OR_RETURN(parts.cache, FeatureCache::open(*parts.files, std::move(options)));
@@ -201,7 +199,9 @@ Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup>
   tell_about_setup(*setup, *parts, environment.observer);
   PERCHERON_RETURN_IF_ERROR(load_targets(*parts));
   const std::string& target_hash = parts->models.begin()->second->weights_hash();
-  const Fingerprint fingerprint = run_fingerprint(*setup, target_hash);
+  Fingerprint fingerprint = run_fingerprint(*setup, target_hash);
+  // Samples are numbered by their place in the data, so cached features belong to that data too.
+  fingerprint.set("data.train", setup->data.train->content_hash());
   parts->fingerprint = fingerprint.digest();
   parts->checkpoint = {setup, resume_fingerprint(*setup, target_hash),
                        parts->batches->plan_hash(0)};
