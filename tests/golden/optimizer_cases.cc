@@ -1,0 +1,229 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/json.h"
+#include "model/optimizer.h"
+#include "model/schedule.h"
+#include "tests/golden/golden_device.h"
+#include "tests/golden/runner.h"
+#include "tests/golden/tensors.h"
+
+namespace percheron::golden {
+namespace {
+
+using nlohmann::json;
+using Parameters = std::vector<std::unique_ptr<Parameter>>;
+
+// One parameter per tensor "initial.NAME".
+Result<Parameters> initial_parameters(Context& context, const SafetensorsFile& file) {
+  constexpr std::string_view kPrefix = "initial.";
+  Parameters parameters;
+  for (const auto& [name, view] : file.tensors()) {
+    if (!name.starts_with(kPrefix)) continue;
+    auto parameter = std::make_unique<Parameter>();
+    parameter->name = name.substr(kPrefix.size());
+    PERCHERON_ASSIGN_OR_RETURN(parameter->value,
+                               context.device.make_tensor(DType::kF32, view.shape()));
+    PERCHERON_ASSIGN_OR_RETURN(parameter->gradient,
+                               context.device.make_tensor(DType::kF32, view.shape()));
+    context.device.copy_bytes(context.stream, parameter->value.view().data(), view.data(),
+                              view.bytes());
+    parameters.push_back(std::move(parameter));
+  }
+  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  return parameters;
+}
+
+// Gradients as sums of a step of weight `weight`.
+Status load_gradients(Context& context, const SafetensorsFile& file, int64_t step, float weight,
+                      Parameters& parameters) {
+  for (const auto& parameter : parameters) {
+    PERCHERON_ASSIGN_OR_RETURN(std::vector<float> values,
+                               read_floats(file, fmt::format("grad.{}.{}", step, parameter->name)));
+    for (float& value : values) value *= weight;
+    context.device.copy_bytes(context.stream, parameter->gradient.view().data(), values.data(),
+                              values.size() * sizeof(float));
+    PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  }
+  return ok_status();
+}
+
+Status compare_values(GoldenDevice& device, const SafetensorsFile& file, const std::string& prefix,
+                      const Parameters& parameters, double tolerance, Report& report) {
+  for (const auto& parameter : parameters) {
+    const std::string name = prefix + parameter->name;
+    PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> actual,
+                               device.to_host<float>(parameter->value.view()));
+    PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> expected, read_floats(file, name));
+    report.differences.push_back({name, largest_difference(actual, expected), tolerance});
+  }
+  return ok_status();
+}
+
+Result<OptimizerConfig> adamw_config(const SafetensorsFile& file) {
+  OptimizerConfig config;
+  PERCHERON_ASSIGN_OR_RETURN(config.learning_rate, metadata_number(file, "lr"));
+  PERCHERON_ASSIGN_OR_RETURN(config.epsilon, metadata_number(file, "eps"));
+  PERCHERON_ASSIGN_OR_RETURN(config.weight_decay, metadata_number(file, "weight_decay"));
+  const std::string betas_text = file.metadata().at("betas"), clip = file.metadata().at("clip");
+  PERCHERON_ASSIGN_OR_RETURN(const json betas, parse_json(betas_text, file.path()));
+  config.beta1 = betas.at(0).get<double>();
+  config.beta2 = betas.at(1).get<double>();
+  config.clip_norm = 0;
+  if (clip != "null") {
+    PERCHERON_ASSIGN_OR_RETURN(config.clip_norm, metadata_number(file, "clip"));
+  }
+  return config;
+}
+
+Result<std::vector<double>> read_doubles(const SafetensorsFile& file, const std::string& name) {
+  PERCHERON_ASSIGN_OR_RETURN(const ConstTensorView view, file.tensor(name));
+  if (view.dtype() != DType::kF64) return invalid_argument(name + " is not F64");
+  const double* values = view.as<double>();
+  return std::vector<double>(values, values + view.elements());
+}
+
+Status compare_moments(Context& context, const Optimizer& optimizer, const SafetensorsFile& file,
+                       double tolerance, Report& report) {
+  PERCHERON_ASSIGN_OR_RETURN(const OptimizerState state, optimizer.export_state(context));
+  for (const auto& [name, moment] : state.moments) {
+    PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> expected, read_floats(file, name));
+    report.differences.push_back({name, largest_difference(moment.values, expected), tolerance});
+  }
+  return ok_status();
+}
+
+// The schedules of transformers and SpecForge by the name that the file gives them.
+Result<Schedule> named_schedule(const json& item) {
+  const std::string what = "schedule", name = item.value("schedule", "");
+  Schedule schedule;
+  PERCHERON_ASSIGN_OR_RETURN(schedule.warmup_steps, json_get<int64_t>(item, "warmup_steps", what));
+  PERCHERON_ASSIGN_OR_RETURN(schedule.total_steps, json_get<int64_t>(item, "total_steps", what));
+  schedule.past_end = PastEnd::kFormula;
+  const bool transformers = item.value("origin", "") == "transformers";
+  schedule.warmup = transformers ? Warmup::kFromZero : Warmup::kFromOne;
+  schedule.cycles = item.value("num_cycles", 0.5);
+  schedule.floor = item.value("min_lr_rate", item.value("min_lr_ratio", 0.0));
+  schedule.decay_steps = item.value("decay_steps", int64_t{0});
+  const bool linear_decay = item.value("decay_type", "") == "linear";
+  schedule.decay = linear_decay ? WsdDecay::kLinear : WsdDecay::kCosine;
+  if (name.starts_with("cosine")) return schedule;
+  if (name == "linear") {
+    schedule.shape = ScheduleShape::kLinear;
+  } else if (name == "constant") {
+    schedule.shape = ScheduleShape::kConstant;
+  } else if (name.starts_with("wsd")) {
+    schedule.shape = ScheduleShape::kWsd;
+  } else {
+    return invalid_argument("unknown schedule " + name);
+  }
+  return schedule;
+}
+
+}  // namespace
+
+Result<Report> run_adamw(const std::string& path) {
+  PERCHERON_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                             SafetensorsFile::open(system_files(), path));
+  PERCHERON_ASSIGN_OR_RETURN(const double tolerance, metadata_number(file, "tolerance_abs"));
+  PERCHERON_ASSIGN_OR_RETURN(const OptimizerConfig config, adamw_config(file));
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<double> rates, read_doubles(file, "lr"));
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> norms, read_floats(file, "total_norm"));
+  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open());
+  Context context = device.context();
+  PERCHERON_ASSIGN_OR_RETURN(Parameters parameters, initial_parameters(context, file));
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
+                             Optimizer::make(context, config, parameters));
+  Report report;
+  for (size_t step = 0; step < rates.size(); ++step) {
+    // A power of two, so that the division by the weight is exact.
+    constexpr float kWeight = 8;
+    PERCHERON_RETURN_IF_ERROR(
+        load_gradients(context, file, static_cast<int64_t>(step), kWeight, parameters));
+    PERCHERON_ASSIGN_OR_RETURN(
+        const double norm, optimizer->step(context, kWeight, rates[step] / config.learning_rate));
+    report.differences.push_back({fmt::format("total_norm[{}]", step), std::abs(norm - norms[step]),
+                                  1e-5 * std::max(1.0f, norms[step])});
+    PERCHERON_RETURN_IF_ERROR(compare_values(device, file, fmt::format("param.{}.", step),
+                                             parameters, tolerance, report));
+  }
+  PERCHERON_RETURN_IF_ERROR(compare_moments(context, *optimizer, file, tolerance, report));
+  return report;
+}
+
+Result<Report> run_muon(const std::string& path) {
+  PERCHERON_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                             SafetensorsFile::open(system_files(), path));
+  PERCHERON_ASSIGN_OR_RETURN(const double tolerance, metadata_number(file, "tolerance_abs_param"));
+  PERCHERON_ASSIGN_OR_RETURN(const double exact_tolerance,
+                             metadata_number(file, "tolerance_abs_param_exact"));
+  PERCHERON_ASSIGN_OR_RETURN(const double steps, metadata_number(file, "steps"));
+  OptimizerConfig config;
+  config.kind = OptimizerKind::kMuon;
+  config.clip_norm = 0;
+  PERCHERON_ASSIGN_OR_RETURN(config.muon_learning_rate, metadata_number(file, "lr"));
+  PERCHERON_ASSIGN_OR_RETURN(config.muon_momentum, metadata_number(file, "momentum"));
+  PERCHERON_ASSIGN_OR_RETURN(config.muon_weight_decay, metadata_number(file, "weight_decay"));
+  PERCHERON_ASSIGN_OR_RETURN(const double iterations, metadata_number(file, "ns_steps"));
+  config.newton_schulz_steps = static_cast<int>(iterations);
+  const auto scale = file.metadata().find("adjust_lr_fn");
+  if (scale == file.metadata().end()) return invalid_argument(path + ": no adjust_lr_fn");
+  config.muon_scale =
+      scale->second == "original" ? MuonScale::kOriginal : MuonScale::kMatchRmsAdamw;
+  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open());
+  Context context = device.context();
+  PERCHERON_ASSIGN_OR_RETURN(Parameters parameters, initial_parameters(context, file));
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
+                             Optimizer::make(context, config, parameters));
+  Report report;
+  for (int64_t step = 0; step < static_cast<int64_t>(steps); ++step) {
+    PERCHERON_RETURN_IF_ERROR(load_gradients(context, file, step, 1, parameters));
+    PERCHERON_RETURN_IF_ERROR(optimizer->step(context, 1, 1).status());
+    PERCHERON_RETURN_IF_ERROR(compare_values(device, file, fmt::format("param.{}.", step),
+                                             parameters, tolerance, report));
+    PERCHERON_RETURN_IF_ERROR(compare_values(device, file, fmt::format("param_exact.{}.", step),
+                                             parameters, exact_tolerance, report));
+  }
+  return report;
+}
+
+Result<Report> run_lr_schedules(const std::string& path) {
+  PERCHERON_ASSIGN_OR_RETURN(const std::string text, system_files().read_text(path));
+  PERCHERON_ASSIGN_OR_RETURN(const json object, parse_json(text, path));
+  PERCHERON_ASSIGN_OR_RETURN(const json* cases, json_array(object, "cases", path));
+  PERCHERON_ASSIGN_OR_RETURN(const json* ratios, json_array(object, "warmup_from_ratio", path));
+  PERCHERON_ASSIGN_OR_RETURN(const double tolerance,
+                             json_get<double>(object, "tolerance_rel", path));
+  Report report;
+  for (const json& item : *cases) {
+    PERCHERON_ASSIGN_OR_RETURN(const Schedule schedule, named_schedule(item));
+    PERCHERON_ASSIGN_OR_RETURN(const auto steps,
+                               json_get<std::vector<int64_t>>(item, "steps", path));
+    PERCHERON_ASSIGN_OR_RETURN(const auto factors,
+                               json_get<std::vector<double>>(item, "factor", path));
+    double largest = steps.size() == factors.size() ? 0 : std::numeric_limits<double>::infinity();
+    for (size_t i = 0; i < std::min(steps.size(), factors.size()); ++i) {
+      const double difference = std::abs(schedule_factor(schedule, steps[i]) - factors[i]);
+      // Near zero the cosine's own rounding, of a value near 1, is what counts.
+      largest = std::max(largest, difference / std::max(std::abs(factors[i]), 1e-4));
+    }
+    report.differences.push_back(
+        {fmt::format("{} {} {} of {}", item.value("origin", ""), item.value("schedule", ""),
+                     schedule.warmup_steps, schedule.total_steps),
+         largest, tolerance});
+  }
+  for (const json& item : *ratios) {
+    const double ratio = item.value("ratio", 0.0);
+    const int64_t steps = item.value("total_steps", int64_t{0});
+    expect_equal(report, fmt::format("warm-up of ratio {} of {}", ratio, steps),
+                 warmup_steps_from_ratio(ratio, steps), item.value("specforge", int64_t{-1}));
+  }
+  return report;
+}
+
+}  // namespace percheron::golden
