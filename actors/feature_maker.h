@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "actors/policy/quarantine.h"
 #include "base/status.h"
 #include "data/feature_cache.h"
 #include "data/features.h"
@@ -18,25 +19,28 @@ class FeatureMaker {
   virtual Result<FeaturesPtr> make(Context& context, MicroBatch batch) = 0;
 };
 
-/// Where the features of earlier epochs are kept, and how much was taken from there.
-enum class CacheUse { kReadAndFill, kBypass };
-
-/// Runs the target over the documents that the cache lacks and takes the rest from the cache.
+/// Runs the target over the documents that the cache lacks and takes the rest from the cache. A
+/// sample of which a state is not finite is set aside and left out of its micro-batch.
 class TargetFeatureMaker final : public FeatureMaker {
  public:
-  /// `target` lives on the device whose worker calls make(); `cache` may be null. Both are
-  /// borrowed.
-  TargetFeatureMaker(Target& target, FeatureCache* cache, FeatureShape shape,
-                     std::string fingerprint);
+  /// `target` lives on the device whose worker calls make(); `cache` may be null. All are borrowed.
+  TargetFeatureMaker(Target& target, FeatureCache* cache, Quarantine& quarantine,
+                     FeatureShape shape, std::string fingerprint);
 
-  /// kDataLoss, as capture_features(), for a state that is not finite.
+  /// kDataLoss when too many samples are set aside.
   Result<FeaturesPtr> make(Context& context, MicroBatch batch) override;
 
  private:
   Result<Features> capture(Context& context, const MicroBatch& batch);
+  Result<Features> capture_once(Context& context, const MicroBatch& batch);
+  /// What is left of `batch` without the documents that fail alone.
+  Result<Features> capture_sound(Context& context, const MicroBatch& batch);
+  /// Features of rows that teach nothing, where no document is left.
+  Features blank(const MicroBatch& batch) const;
 
   Target& target_;
   FeatureCache* cache_;
+  Quarantine& quarantine_;
   FeatureShape shape_;
   std::string fingerprint_;
 };

@@ -12,6 +12,7 @@
 #include "actors/device_worker.h"
 #include "actors/feature_maker.h"
 #include "actors/observer.h"
+#include "actors/policy/quarantine.h"
 #include "actors/run_checkpoint.h"
 #include "actors/run_setup.h"
 #include "actors/step_trainer.h"
@@ -72,6 +73,7 @@ struct RunParts {
   RunProgress progress;  // where the run starts
   HeldOutFeatures held_out;
   std::unique_ptr<FeatureStore> store;
+  std::unique_ptr<Quarantine> quarantine;
   std::unique_ptr<FeatureCache> cache;  // null when nothing is kept for later epochs
   std::vector<std::unique_ptr<DeviceWorker>> workers;
   std::map<DeviceId, std::unique_ptr<Target>> models;  // frozen targets, one per device

@@ -145,11 +145,19 @@ class Shell {
     supervisor_.checkpoint_written(report, message.outcome.status());
   }
 
+  void tell_quarantined() {
+    for (const std::string& line : orders_.world().parts.quarantine->take_news()) {
+      orders_.world().observer.on_event(line);
+    }
+  }
+
   // Ends the run once everything that the last message caused is done.
   void settle() {
     if (told_end_ || !orders_.pending_finish()) return;
     told_end_ = true;
-    orders_.world().on_finish(*orders_.pending_finish(), supervisor_.summary());
+    RunSummary summary = supervisor_.summary();
+    summary.counters.emplace_back("samples_quarantined", orders_.world().parts.quarantine->count());
+    orders_.world().on_finish(*orders_.pending_finish(), summary);
   }
 
   RunSupervisor& supervisor() { return supervisor_; }
@@ -171,6 +179,7 @@ caf::behavior handlers(const std::shared_ptr<Shell>& shell) {
       [shell](const Begin&) { shell->begin(), shell->settle(); },
       [shell](const Tick&) { shell->tick(), shell->settle(); },
       [shell, s](const TargetWork& m) {
+        shell->tell_quarantined();
         s->target_work(m.target, m.id, m.leased, m.tokens, m.seconds), shell->settle();
       },
       [shell, s](const TrainerWork& m) {

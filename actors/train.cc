@@ -213,12 +213,15 @@ Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup>
     parts->resumed = true;
     parts->progress = point->progress;
   }
+  parts->quarantine =
+      std::make_unique<Quarantine>(static_cast<int64_t>(setup->data.selection.samples.size()));
   PERCHERON_RETURN_IF_ERROR(open_cache(*parts, fingerprint));
   for (DeviceId id : setup->placement.targets) {
     TargetPlace place;
     place.worker = worker_of(*parts, id);
     place.maker = std::make_unique<TargetFeatureMaker>(*parts->models.at(id), parts->cache.get(),
-                                                       setup->features, parts->fingerprint);
+                                                       *parts->quarantine, setup->features,
+                                                       parts->fingerprint);
     parts->targets.push_back(std::move(place));
   }
   PERCHERON_RETURN_IF_ERROR(make_trainers(*parts, point));

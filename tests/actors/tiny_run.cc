@@ -30,8 +30,20 @@ std::vector<ShardRow> random_rows(uint64_t seed, int64_t count) {
   return rows;
 }
 
-std::string write_shard(const std::string& path, uint64_t seed, int64_t count) {
-  ShardParts parts(random_rows(seed, count));
+// Finite in f32, beyond bf16's largest number.
+constexpr uint32_t kPoison = kVocabulary - 10;
+constexpr float kHuge = 3.4e38f;
+
+std::string write_target(const std::string& directory) {
+  ToyModel model = make_toy_model(7);
+  model.tensors.at("model.embed_tokens.weight")[kPoison * 32] = kHuge;
+  return model.write(directory);
+}
+
+std::string write_shard(const std::string& path, uint64_t seed, int64_t count, int64_t poisoned) {
+  std::vector<ShardRow> rows = random_rows(seed, count);
+  for (int64_t i = 0; i < poisoned; ++i) rows[static_cast<size_t>(5 + i)].tokens[3] = kPoison;
+  ShardParts parts(rows);
   parts.passport.vocab_size = kVocabulary - 3;  // some rows of the embedding are unused
   const Status status = parts.write(system_files(), path);
   EXPECT_TRUE(status.ok()) << status.message();
@@ -43,7 +55,7 @@ std::string write_shard(const std::string& path, uint64_t seed, int64_t count) {
 proto::Run make_tiny_run(const std::string& name, const TinyOptions& options) {
   const std::string directory = fresh_directory(name);
   proto::Run run;
-  run.mutable_target()->set_path(make_toy_model(7).write(fresh_directory(name + "_target")));
+  run.mutable_target()->set_path(write_target(fresh_directory(name + "_target")));
   run.mutable_target()->set_compute_dtype(proto::Target::F32);
   proto::Drafter& drafter = *run.mutable_drafter();
   drafter.set_kind(options.dflash ? proto::Drafter::DFLASH : proto::Drafter::EAGLE3);
@@ -57,10 +69,11 @@ proto::Run make_tiny_run(const std::string& name, const TinyOptions& options) {
     run.mutable_loss()->set_ttt_steps(3);
   }
   proto::Data& data = *run.mutable_data();
-  data.add_train(write_shard(join_path(directory, "train.safetensors"), 11, options.samples));
+  data.add_train(write_shard(join_path(directory, "train.safetensors"), 11, options.samples,
+                             options.poisoned));
   if (options.held_out > 0) {
     data.add_held_out(
-        write_shard(join_path(directory, "held_out.safetensors"), 12, options.held_out));
+        write_shard(join_path(directory, "held_out.safetensors"), 12, options.held_out, 0));
   }
   data.set_token_budget(64);
   run.mutable_optimizer()->set_learning_rate(1e-2);

@@ -18,6 +18,7 @@ struct TinyOptions {
   int64_t epochs = 2;
   int64_t micro_batches_per_step = 2;
   bool dflash = false;
+  int64_t poisoned = 0;  // training samples from number 5 on whose states are not finite in bf16
 };
 
 /// Writes a toy target and random token shards below a fresh directory `name` of the test's

@@ -111,5 +111,27 @@ TEST(Train, FeaturesOfTheFirstEpochAreKeptForTheOthers) {
   EXPECT_GT(cached.steps().back().cached_bytes, 0u);
 }
 
+// SpecForge d84778a1 (C40, C51): a poisoned sample is set aside, counted, and the run goes on.
+TEST(Train, SampleWithStatesThatAreNotFiniteIsSetAside) {
+  TinyOptions options{.held_out = 3, .epochs = 2};
+  options.poisoned = 1;
+  proto::Run run = make_tiny_run("poison", options);
+  run.mutable_features()->set_dtype(proto::Features::BF16);
+  run.mutable_features()->set_cache_memory_bytes_max(100 << 20);
+  RecordingObserver observer;
+  const Result<RunSummary> summary = train_tiny(run, observer);
+  ASSERT_TRUE(summary.ok()) << summary.status().message();
+  EXPECT_EQ(counter(*summary, "samples_quarantined"), 1);
+  EXPECT_TRUE(observer.heard("sample 5 is set aside"));
+  EXPECT_EQ(summary->steps, summary->steps_total);
+
+  options.poisoned = 3;
+  run = make_tiny_run("poisoned", options);
+  run.mutable_features()->set_dtype(proto::Features::BF16);
+  const Result<RunSummary> refused = train_tiny(run, observer);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kDataLoss);
+}
+
 }  // namespace
 }  // namespace percheron

@@ -1,0 +1,43 @@
+#include "actors/policy/quarantine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace percheron {
+
+Quarantine::Quarantine(int64_t samples)
+    : samples_(samples),
+      samples_max_(
+          std::max<int64_t>(1, static_cast<int64_t>(kShareMax * static_cast<double>(samples)))) {}
+
+Status Quarantine::add(uint64_t sample, const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (reasons_.emplace(sample, reason).second) {
+    const std::string line = fmt::format("sample {} is set aside: {}", sample, reason);
+    if (first_.empty()) first_ = line;
+    news_.push_back(line);
+  }
+  const int64_t count = static_cast<int64_t>(reasons_.size());
+  if (count <= samples_max_) return ok_status();
+  return data_loss(fmt::format("{} of {} samples are set aside, more than {:.0f} %; the first: {}",
+                               count, samples_, 100 * kShareMax, first_));
+}
+
+bool Quarantine::holds(uint64_t sample) const {
+  const std::lock_guard lock(mutex_);
+  return reasons_.count(sample) != 0;
+}
+
+int64_t Quarantine::count() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(reasons_.size());
+}
+
+std::vector<std::string> Quarantine::take_news() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(news_, {});
+}
+
+}  // namespace percheron

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace percheron {
+
+/// Samples whose features could not be made, with the reason. A run goes on without them until they
+/// are more than a set share of its data: then something else is wrong. Thread-safe.
+class Quarantine {
+ public:
+  /// Largest share of a run's samples that may be set aside; always at least one sample.
+  static constexpr double kShareMax = 0.01;
+
+  explicit Quarantine(int64_t samples);
+
+  /// Sets a sample aside; a repeated one counts once. kDataLoss, with the first reason, when these
+  /// are too many.
+  Status add(uint64_t sample, const std::string& reason);
+  bool holds(uint64_t sample) const;
+  int64_t count() const;
+  /// One line for each sample that was added since the last call.
+  std::vector<std::string> take_news();
+
+ private:
+  const int64_t samples_;
+  const int64_t samples_max_;
+  mutable std::mutex mutex_;
+  std::map<uint64_t, std::string> reasons_;
+  std::string first_;  // the first line
+  std::vector<std::string> news_;
+};
+
+}  // namespace percheron
