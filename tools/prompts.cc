@@ -19,17 +19,7 @@ Result<std::vector<Prompt>> prompts_of_shard(FileSystem& files, const std::strin
                                              int64_t limit) {
   const std::array<std::string, 1> paths{path};
   PERCHERON_ASSIGN_OR_RETURN(const TokenDataset data, TokenDataset::open(files, paths));
-  std::vector<Prompt> prompts;
-  for (int64_t i = 0; i < data.samples() && (limit == 0 || i < limit); ++i) {
-    const auto tokens = data.tokens(i);
-    const auto mask = data.mask(i);
-    const auto answer = std::find(mask.begin(), mask.end(), 1) - mask.begin();
-    if (answer == 0)
-      return invalid_argument(
-          fmt::format("{}: the row begins with an answer, so it has no prompt", data.describe(i)));
-    prompts.emplace_back(tokens.begin(), tokens.begin() + answer);
-  }
-  return prompts;
+  return prompts_of_dataset(data, limit);
 }
 
 /// The messages that the model is to answer, or a reason why there are none.
@@ -82,6 +72,21 @@ Result<std::vector<Prompt>> prompts_of_jsonl(FileSystem& files, const std::strin
 }
 
 }  // namespace
+
+Result<std::vector<Prompt>> prompts_of_dataset(const TokenDataset& data, int64_t limit) {
+  std::vector<Prompt> prompts;
+  for (int64_t i = 0; i < data.samples() && (limit == 0 || i < limit); ++i) {
+    const auto tokens = data.tokens(i);
+    const auto mask = data.mask(i);
+    const auto answer = std::find(mask.begin(), mask.end(), 1) - mask.begin();
+    if (answer == 0) {
+      return invalid_argument(
+          fmt::format("{}: the row begins with an answer, so it has no prompt", data.describe(i)));
+    }
+    prompts.emplace_back(tokens.begin(), tokens.begin() + answer);
+  }
+  return prompts;
+}
 
 Result<Tokenizer*> LazyTokenizer::get() {
   if (!tokenizer_) {

@@ -7,6 +7,7 @@
 
 #include "base/file_system.h"
 #include "base/status.h"
+#include "data/token_shard.h"
 #include "tools/tokenizer.h"
 
 namespace percheron {
@@ -21,6 +22,10 @@ class LazyTokenizer {
   std::string model_;
   std::unique_ptr<Tokenizer> tokenizer_;
 };
+
+/// The rows of a data set up to their first supervised token. limit 0 = all.
+Result<std::vector<std::vector<int32_t>>> prompts_of_dataset(const TokenDataset& data,
+                                                             int64_t limit);
 
 /// Prompts to decode, as token ids with the generation prompt at their end. `path` is a token shard
 /// (the rows up to their first supervised token) or JSONL with, per row, `turns` (the first one is

@@ -1,0 +1,119 @@
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/file_system.h"
+#include "model/config.h"
+#include "model/drafter_config.h"
+#include "model/drafter_files.h"
+#include "model/weights.h"
+#include "tools/commands.h"
+
+namespace percheron {
+namespace {
+
+struct ExportOptions {
+  std::string drafter, target, out, to = "specforge";
+  int64_t draft_tokens = 0;
+  bool embedding = false;
+};
+
+/// Tokens drafted a round by a served EAGLE-3 drafter, unless told otherwise.
+constexpr int64_t kDraftTokens = 3;
+constexpr const char* kEmbedding = "embed_tokens.weight";
+
+Result<std::vector<HostTensor>> copies_of(const DrafterFile& file) {
+  std::vector<HostTensor> tensors;
+  for (const ExpectedTensor& expected : drafter_tensors(file.config)) {
+    const auto found = file.tensors.find(expected.name);
+    if (found == file.tensors.end())
+      return data_loss(fmt::format("{} lacks {}", file.file.path(), expected.name));
+    const ConstTensorView& view = found->second;
+    const std::byte* begin = static_cast<const std::byte*>(view.data());
+    tensors.push_back({expected.name,
+                       view.dtype(),
+                       {view.shape().begin(), view.shape().end()},
+                       {begin, begin + view.bytes()}});
+  }
+  return tensors;
+}
+
+Status print_serve_command(const char* name, ServingEngine engine, const DrafterConfig& drafter,
+                           const ConfigExport& config, const ExportOptions& options) {
+  PERCHERON_ASSIGN_OR_RETURN(const std::string command,
+                             serve_command(drafter, config.layout, options.out, options.target,
+                                           engine, config.draft_tokens));
+  fmt::print("\nServe it with {}:\n  {}\n", name, command);
+  return ok_status();
+}
+
+Status export_drafter(const ExportOptions& options) {
+  FileSystem& files = system_files();
+  PERCHERON_ASSIGN_OR_RETURN(const ModelConfig target, read_model_config(files, options.target));
+  PERCHERON_ASSIGN_OR_RETURN(const DrafterFile file, read_drafter(files, options.drafter, &target));
+  if (files.exists(options.out)) {
+    return failed_precondition(
+        fmt::format("{} exists; remove it or choose another --out", options.out));
+  }
+  const bool speculators = options.to == "speculators";
+  ConfigExport config;
+  config.layout = speculators         ? DrafterLayout::kSpeculators
+                  : options.embedding ? DrafterLayout::kSpecforgeHf
+                                      : DrafterLayout::kOwn;
+  config.target_path = options.target;
+  config.target_architecture = target.architecture;
+  config.draft_tokens = options.draft_tokens > 0 ? options.draft_tokens : kDraftTokens;
+  PERCHERON_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::open(files, options.target));
+  if (!weights.contains(kEmbedding))
+    return data_loss(fmt::format("{} has no {}", options.target, kEmbedding));
+  const ConstTensorView embedding = weights.view(kEmbedding);
+  PERCHERON_RETURN_IF_ERROR(check_embedding(file, embedding));
+  PERCHERON_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, copies_of(file));
+  PERCHERON_ASSIGN_OR_RETURN(
+      const EncodedDrafter encoded,
+      encode_drafter(file.config, std::move(tensors), file.draft_ids, embedding, config));
+  const std::string partial = options.out + ".partial";
+  PERCHERON_RETURN_IF_ERROR(files.remove_all(partial));
+  PERCHERON_RETURN_IF_ERROR(files.create_directories(partial));
+  PERCHERON_RETURN_IF_ERROR(write_drafter(files, partial, encoded));
+  PERCHERON_RETURN_IF_ERROR(files.rename(partial, options.out));
+  fmt::print("{} tensors -> {}\n", encoded.tensors.size(), options.out);
+  PERCHERON_RETURN_IF_ERROR(
+      print_serve_command("vLLM", ServingEngine::kVllm, file.config, config, options));
+  if (speculators) return ok_status();  // SGLang does not read this layout.
+  return print_serve_command("SGLang", ServingEngine::kSglang, file.config, config, options);
+}
+
+}  // namespace
+
+void add_export_command(CLI::App& app, Command& chosen) {
+  auto options = std::make_shared<ExportOptions>();
+  CLI::App* command = app.add_subcommand(
+      "export", "Write a drafter in the layout of a serving engine, with the command to serve it");
+  command
+      ->add_option("drafter", options->drafter,
+                   "A checkpoint (runs/NAME/latest) or drafter directory in any layout")
+      ->required();
+  command
+      ->add_option("--target", options->target,
+                   "Hugging Face directory of the target it belongs to")
+      ->required();
+  command->add_option("--out", options->out, "Directory to make")->required();
+  command->add_option("--to", options->to, "specforge (SGLang and vLLM) or speculators (vLLM)")
+      ->check(CLI::IsMember({"specforge", "speculators"}))
+      ->capture_default_str();
+  command
+      ->add_option("--draft-tokens", options->draft_tokens,
+                   "Tokens an EAGLE-3 drafter drafts a round in the serve command; 0 = 3. DFlash: "
+                   "block size - 1")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_flag("--with-embedding", options->embedding,
+                    "specforge: copy the target's embedding into the file (EAGLE-3)");
+  command->callback(
+      [options, &chosen] { chosen = [options] { return export_drafter(*options); }; });
+}
+
+}  // namespace percheron

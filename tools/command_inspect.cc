@@ -1,0 +1,120 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <memory>
+#include <string>
+
+#include "base/file_system.h"
+#include "base/units.h"
+#include "data/safetensors.h"
+#include "data/token_shard.h"
+#include "model/config.h"
+#include "model/drafter_config.h"
+#include "model/drafter_files.h"
+#include "tools/commands.h"
+
+namespace percheron {
+namespace {
+
+void print_tensors(const SafetensorsFile& file) {
+  size_t bytes = 0;
+  for (const auto& [name, view] : file.tensors()) bytes += view.bytes();
+  fmt::print("{}: {} tensors, {}\n", file.path(), file.tensors().size(), format_bytes(bytes));
+  for (const auto& [key, value] : file.metadata()) fmt::print("  metadata {}: {}\n", key, value);
+  for (const auto& [name, view] : file.tensors()) fmt::print("  {:<52} {}\n", name, describe(view));
+}
+
+void print_shard(const TokenDataset& data) {
+  fmt::print(
+      "{} samples, {} tokens, {} supervised ({:.1f}%), {} samples without supervision, vocabulary "
+      "{}\n",
+      format_count(static_cast<uint64_t>(data.samples())),
+      format_count(static_cast<uint64_t>(data.total_tokens())),
+      format_count(static_cast<uint64_t>(data.supervised_tokens())),
+      100.0 * static_cast<double>(data.supervised_tokens()) /
+          static_cast<double>(data.total_tokens()),
+      data.samples_without_supervision(), data.passport().vocab_size);
+}
+
+void print_target(const ModelConfig& config) {
+  fmt::print("target: {} ({}), {} layers, hidden {}, heads {}/{} of {}, MLP {}, vocabulary {}{}\n",
+             config.model_type, config.dtype, config.num_hidden_layers, config.hidden_size,
+             config.num_attention_heads, config.num_key_value_heads, config.head_dim,
+             config.intermediate_size, config.vocab_size,
+             config.tie_word_embeddings ? ", tied head" : "");
+  fmt::print("  rope theta {}, rms eps {}, positions {}\n", config.rope.theta, config.rms_norm_eps,
+             config.max_position_embeddings);
+}
+
+void print_drafter(const DrafterFile& file) {
+  const DrafterConfig& config = file.config;
+  const bool eagle = config.kind == DrafterKind::kEagle3;
+  fmt::print("drafter: {}, {} layers, hidden {}, reads the states after target layers {} (of {})\n",
+             eagle ? "EAGLE-3" : "DFlash", config.body.num_hidden_layers, config.body.hidden_size,
+             fmt::join(config.capture, ", "), config.num_target_layers);
+  if (eagle) {
+    fmt::print(
+        "  draft vocabulary {} of {}, norm_before_residual {}, norm_before_fc {}, norm_output {}\n",
+        config.draft_vocab_size, config.body.vocab_size, config.norm_before_residual,
+        config.norm_before_fc, config.norm_output);
+  } else {
+    fmt::print("  block {} (drafts {} tokens a round), mask token {}\n", config.block_size,
+               config.block_size - 1, config.mask_token_id);
+  }
+}
+
+Status inspect_file(FileSystem& files, const std::string& path) {
+  PERCHERON_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(files, path));
+  print_tensors(file);
+  const auto format = file.metadata().find("format");
+  if (format == file.metadata().end() || format->second != kTokenShardFormat) return ok_status();
+  const std::array<std::string, 1> paths{path};
+  PERCHERON_ASSIGN_OR_RETURN(const TokenDataset data, TokenDataset::open(files, paths));
+  print_shard(data);
+  return ok_status();
+}
+
+/// A model directory: a target if its family is known, else a drafter.
+Status inspect_directory(FileSystem& files, const std::string& path) {
+  const Result<ModelConfig> target = read_model_config(files, path);
+  const Result<DrafterFile> drafter = read_drafter(files, path, nullptr);
+  if (drafter.ok()) {
+    print_drafter(*drafter);
+    print_tensors(drafter->file);
+    return ok_status();
+  }
+  if (!target.ok()) {
+    return invalid_argument(
+        fmt::format("{} is neither a target nor a drafter.\n  as a target: {}\n  as a drafter: {}",
+                    path, target.status().message(), drafter.status().message()));
+  }
+  print_target(*target);
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(path));
+  for (const std::string& name : names) {
+    if (!name.ends_with(".safetensors")) continue;
+    PERCHERON_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                               SafetensorsFile::open(files, join_path(path, name)));
+    print_tensors(file);
+  }
+  return ok_status();
+}
+
+Status inspect(const std::string& path) {
+  FileSystem& files = system_files();
+  if (!files.exists(path)) return not_found(fmt::format("{} does not exist", path));
+  return files.exists(join_path(path, "config.json")) ? inspect_directory(files, path)
+                                                      : inspect_file(files, path);
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app, Command& chosen) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* command = app.add_subcommand(
+      "inspect", "Say what a safetensors file, model or drafter directory holds");
+  command->add_option("path", *path, "FILE.safetensors, or a directory with a config.json")
+      ->required();
+  command->callback([path, &chosen] { chosen = [path] { return inspect(*path); }; });
+}
+
+}  // namespace percheron

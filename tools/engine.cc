@@ -1,0 +1,60 @@
+#include "tools/engine.h"
+
+#include "model/drafter_files.h"
+
+namespace percheron {
+namespace {
+
+TargetParts parts_of(const Target& target) {
+  return {target.embedding(), target.head(), target.final_norm(), target.config().rms_norm_eps};
+}
+
+}  // namespace
+
+void add_engine_options(CLI::App& command, EngineOptions& options) {
+  command.add_option("--device", options.device, "Device to compute on, such as cpu:0")
+      ->capture_default_str();
+  command.add_option("--threads", options.threads, "Cores of a CPU device; 0 = all")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command.add_option("--dtype", options.dtype, "Numbers of products: bf16 or f32")
+      ->check(CLI::IsMember({"bf16", "f32"}))
+      ->capture_default_str();
+}
+
+Engine::Engine(std::unique_ptr<Device> device, DType dtype)
+    : device_(std::move(device)),
+      stream_(device_->make_stream()),
+      arena_(*device_),
+      context_{*device_, *stream_, arena_},
+      dtype_(dtype) {}
+
+Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
+  PERCHERON_ASSIGN_OR_RETURN(const DeviceId id, parse_device_id(options.device));
+  PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                             open_device(id, {.threads = options.threads}));
+  device->bind_thread();
+  const DType dtype = options.dtype == "bf16" ? DType::kBf16 : DType::kF32;
+  return std::unique_ptr<Engine>(new Engine(std::move(device), dtype));
+}
+
+Status Engine::load(FileSystem& files, const std::string& target_directory,
+                    const std::string& drafter_directory) {
+  TargetOptions options;
+  options.compute_dtype = dtype_;
+  if (drafter_directory.empty()) {
+    PERCHERON_ASSIGN_OR_RETURN(target_, Target::load(files, target_directory, context_, options));
+    return ok_status();
+  }
+  PERCHERON_ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(files, target_directory));
+  PERCHERON_ASSIGN_OR_RETURN(const DrafterFile file,
+                             read_drafter(files, drafter_directory, &config));
+  options.capture = file.config.capture;
+  PERCHERON_ASSIGN_OR_RETURN(target_, Target::load(files, target_directory, context_, options));
+  PERCHERON_RETURN_IF_ERROR(check_embedding(file, target_->embedding()));
+  PERCHERON_ASSIGN_OR_RETURN(drafter_,
+                             make_drafter_from_file(context_, file, parts_of(*target_), dtype_));
+  return ok_status();
+}
+
+}  // namespace percheron
