@@ -1,15 +1,21 @@
 #pragma once
 
 // Attention of single query rows, vectorised over the head's dimensions: for decoding, where few
-// rows read many keys. Only for sources compiled once per instruction set.
+// rows read many keys, and for the few keys that belong to one row only. Only for sources compiled
+// once per instruction set.
 
-#include "kernels/cpu/vec.h"
+#include "kernels/cpu/attention_tiles.h"
 
 namespace percheron::cpu::PERCHERON_ISA {
 namespace {
 
 constexpr int kHeadDimMax = 256;
-constexpr float kLog2E = 1.44269504f;
+
+/// A row's softmax so far, in powers of two: out is not divided by `sum` yet.
+struct RowState {
+  float largest = -__builtin_inff();
+  float sum = 0;
+};
 
 template <class X>
 PERCHERON_INLINE void load_row(const X* x, int64_t n, float factor, float* out) {
@@ -17,69 +23,102 @@ PERCHERON_INLINE void load_row(const X* x, int64_t n, float factor, float* out) 
 }
 
 template <class K>
-PERCHERON_INLINE float dot(const float* a, const K* b, int64_t n) {
-  Vec sum[2] = {};
-  int64_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    sum[0] += load(a + i, Full{}) * load(b + i, Full{});
-    sum[1] += load(a + i + kLanes, Full{}) * load(b + i + kLanes, Full{});
+PERCHERON_INLINE Vec lane_products(const float* a, const K* b, int64_t n) {
+  Vec sum = {};
+  for_lanes(n, [&](int64_t i, auto width) { sum += load(a + i, width) * load(b + i, width); });
+  return sum;
+}
+
+/// score[i] = a . b[i] for i < count <= kLanes.
+template <class K>
+PERCHERON_INLINE Vec dots(const float* a, const K* b, int64_t stride, int count, int64_t n) {
+  Vec sums[kLanes];
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    sums[i] = i < count ? lane_products(a, b + i * stride, n) : Vec{};
   }
-  for_lanes(n - i, [&](int64_t j, auto width) {
-    sum[0] += load(a + i + j, width) * load(b + i + j, width);
-  });
-  return sum_lanes(sum[0] + sum[1]);
+  return sum_of_each(sums);
 }
 
 template <class K>
-PERCHERON_INLINE void add_scaled(float factor, const K* x, int64_t n, float* y) {
-  for_lanes(n, [&](int64_t i, auto width) {
-    store(y + i, load(y + i, width) + load(x + i, width) * factor, width);
+PERCHERON_INLINE float dot(const float* a, const K* b, int64_t n) {
+  return sum_everywhere(lane_products(a, b, n))[0];
+}
+
+/// y += sum of factor[i] x[i] over i < count.
+template <class K>
+PERCHERON_INLINE void add_scaled(const float* factor, const K* x, int64_t stride, int count,
+                                 int64_t n, float* y) {
+  constexpr int kAtOnce = 4;
+  int64_t c = 0;
+  for (; c + kAtOnce * kLanes <= n; c += kAtOnce * kLanes) {
+    Vec sum[kAtOnce];
+    for (int j = 0; j < kAtOnce; ++j) sum[j] = load(y + c + j * kLanes, Full{});
+    for (int i = 0; i < count; ++i) {
+      const Vec f = splat(factor[i]);
+      for (int j = 0; j < kAtOnce; ++j) {
+        sum[j] += f * load(x + i * stride + c + j * kLanes, Full{});
+      }
+    }
+    for (int j = 0; j < kAtOnce; ++j) store(y + c + j * kLanes, sum[j], Full{});
+  }
+  for_lanes(n - c, [&](int64_t j, auto width) {
+    Vec sum = load(y + c + j, width);
+    for (int i = 0; i < count; ++i) sum += splat(factor[i]) * load(x + i * stride + c + j, width);
+    store(y + c + j, sum, width);
   });
 }
 
-/// Row `row` of the query heads that share key head `kv_head`. Keys are taken in blocks counted
-/// from their interval's begin, so a row's bits depend on its own keys only.
-template <class Q, class K, class O>
-void attention_row(const Attention& a, int64_t row, int64_t kv_head) {
-  constexpr int kBlock = 32;
-  const int64_t d = a.q.columns, group = a.q.heads / a.k.heads;
-  const int32_t* interval = a.intervals + row * 4;
-  for (int64_t g = 0; g < group; ++g) {
-    const int64_t head = kv_head * group + g;
-    alignas(64) float q[kHeadDimMax], out[kHeadDimMax] = {};
-    alignas(64) float score[kBlock];
-    load_row(row_of<Q>(a.q, row, head), d, a.scale, q);
-    float largest = -__builtin_inff(), sum = 0;
-    for (int part = 0; part < 2; ++part) {
-      const int64_t end = interval[2 * part + 1];
-      for (int64_t begin = interval[2 * part]; begin < end; begin += kBlock) {
-        const int n = static_cast<int>(smaller<int64_t>(kBlock, end - begin));
-        float block_largest = largest;
-        for (int i = 0; i < n; ++i) {
-          score[i] = dot(q, row_of<K>(a.k, begin + i, kv_head), d);
-          block_largest = larger(block_largest, score[i]);
-        }
-        const float rescale = exp(splat(largest - block_largest))[0];
-        largest = block_largest;
-        if (rescale != 1.f) load_row(out, d, rescale, out);
-        Vec total = {};
-        for_lanes(n, [&](int64_t i, auto width) {
-          const Vec p = fill_after(exp(load(score + i, width) - largest), width, 0.f);
-          total += p;
-          store(score + i, p, width);
-        });
-        sum = sum * rescale + sum_lanes(total);
-        for (int i = 0; i < n; ++i)
-          add_scaled(score[i], row_of<K>(a.v, begin + i, kv_head), d, out);
-      }
+/// Lets a row see `keys`, in blocks counted from their begin. q: scaled to powers of two.
+template <class K>
+void see_keys(const Attention& a, const float* q, int64_t kv_head, Interval keys, RowState& state,
+              float* out) {
+  constexpr int kBlock = 4 * kLanes;
+  const int64_t d = a.q.columns;
+  alignas(64) float score[kBlock];
+  for (int64_t begin = keys.begin; begin < keys.end; begin += kBlock) {
+    const int n = static_cast<int>(smaller<int64_t>(kBlock, keys.end - begin));
+    const K* k = row_of<K>(a.k, begin, kv_head);
+    Vec top = splat(state.largest);
+    for (int i = 0; i < n; i += kLanes) {
+      const int count = smaller(kLanes, n - i);
+      Vec s = dots(q, k + i * a.k.row_stride, a.k.row_stride, count, d);
+      if (count < kLanes) s = fill_after(s, Part{count}, -__builtin_inff());
+      top = max(top, s);
+      store(score + i, s, Full{});
     }
-    load_row(out, d, sum > 0 ? 1 / sum : 0.f, out);
-    O* target = row_of<O>(a.out, row, head);
-    for_lanes(d, [&](int64_t i, auto width) { store(target + i, load(out + i, width), width); });
-    if (a.log_sum_exp != nullptr) {
-      a.log_sum_exp[row * a.q.heads + head] =
-          largest + static_cast<float>(__builtin_log(static_cast<double>(sum)));
+    const float largest = max_everywhere(top)[0];
+    if (largest > state.largest) {
+      const float rescale = exp2(splat(state.largest - largest))[0];
+      state.largest = largest;
+      state.sum *= rescale;
+      load_row(out, d, rescale, out);
     }
+    Vec total = {};
+    for (int i = 0; i < n; i += kLanes) {
+      const Vec p = exp2(load(score + i, Full{}) - state.largest);
+      total += p;
+      store(score + i, p, Full{});
+    }
+    state.sum += sum_everywhere(total)[0];
+    add_scaled(score, row_of<K>(a.v, begin, kv_head), a.v.row_stride, n, d, out);
+  }
+}
+
+/// Writes a finished row: out divided by the sum, and the logarithm of the sum.
+template <class O>
+void finish_row(const Attention& a, int64_t row, int64_t head, const RowState& state,
+                const float* out) {
+  const float inverse = state.sum > 0 ? 1 / state.sum : 0.f;
+  O* target = row_of<O>(a.out, row, head);
+  for_lanes(a.q.columns, [&](int64_t i, auto width) {
+    store(target + i, load(out + i, width) * inverse, width);
+  });
+  if (a.log_sum_exp != nullptr) {
+    const double sum = static_cast<double>(state.sum);
+    a.log_sum_exp[row * a.q.heads + head] =
+        state.sum > 0 ? static_cast<float>(state.largest * kLn2 + __builtin_log(sum))
+                      : -__builtin_inff();
   }
 }
 

@@ -1,5 +1,7 @@
 #include "kernels/cpu/cpu_ops.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,6 +9,18 @@
 #include "kernels/cpu/shapes.h"
 
 namespace percheron::cpu {
+namespace {
+
+RowTile* take_tiles(Context& context, int64_t rows) {
+  const int64_t bytes = rows * static_cast<int64_t>(sizeof(RowTile));
+  return static_cast<RowTile*>(context.arena.take(DType::kU8, {bytes}).data());
+}
+
+float* take_per_thread(Context& context, int64_t floats) {
+  return context.arena.take(DType::kF32, {omp_get_max_threads(), floats}).as<float>();
+}
+
+}  // namespace
 
 void CpuOps::copy(Context&, ConstTensorView source, TensorView destination) const {
   check_same_shape(source, destination);
@@ -116,19 +130,23 @@ void CpuOps::swiglu_backward(Context&, ConstTensorView dout, ConstTensorView gat
   kernels_.swiglu_backward(rows_of(dout), rows_of(gate_up), rows_of(dgate_up));
 }
 
-void CpuOps::attention(Context&, ConstTensorView q, ConstTensorView k, ConstTensorView v,
+void CpuOps::attention(Context& context, ConstTensorView q, ConstTensorView k, ConstTensorView v,
                        ConstTensorView intervals, float scale, TensorView out,
                        TensorView log_sum_exp) const {
   check_attention_shapes(q, k, v, intervals);
   check_same_shape(q, out);
   if (q.elements() == 0) return;
+  Arena::Scope scope(context.arena);
+  const int64_t scratch = kernels_.attention_scratch_floats({q.dim(1), k.dim(1), q.dim(2)});
   kernels_.attention({.q = rows_of(q),
                       .k = rows_of(k),
                       .v = rows_of(v),
                       .intervals = vector_of<int32_t>(intervals),
                       .scale = scale,
                       .out = rows_of(out),
-                      .log_sum_exp = vector_or_null<float>(log_sum_exp)});
+                      .log_sum_exp = vector_or_null<float>(log_sum_exp),
+                      .tiles = take_tiles(context, q.dim(0)),
+                      .scratch = take_per_thread(context, scratch)});
 }
 
 void CpuOps::attention_backward(Context& context, ConstTensorView dout, ConstTensorView q,
@@ -145,6 +163,8 @@ void CpuOps::attention_backward(Context& context, ConstTensorView dout, ConstTen
   if (q.elements() == 0) return;
   Arena::Scope scope(context.arena);
   const TensorView delta = context.arena.take(DType::kF32, {q.dim(0), q.dim(1)});
+  const int64_t scratch =
+      kernels_.attention_backward_scratch_floats({q.dim(1), k.dim(1), q.dim(2)});
   kernels_.attention_backward({.dout = rows_of(dout),
                                .q = rows_of(q),
                                .k = rows_of(k),
@@ -156,7 +176,9 @@ void CpuOps::attention_backward(Context& context, ConstTensorView dout, ConstTen
                                .dq = rows_of(dq),
                                .dk = rows_of(dk),
                                .dv = rows_of(dv),
-                               .delta = delta.as<float>()});
+                               .delta = delta.as<float>(),
+                               .tiles = take_tiles(context, q.dim(0)),
+                               .scratch = take_per_thread(context, scratch)});
 }
 
 void CpuOps::cross_entropy(Context&, TensorView logits, ConstTensorView labels,

@@ -11,8 +11,13 @@ void copy(const ConstRows& x, const Rows& y);
 void add(const ConstRows& x, const Rows& y);
 void gather_rows(const ConstRows& table, const int32_t* rows, const Rows& out);
 void scatter_add_rows(const ConstRows& x, const int32_t* rows, const Rows& out);
-void add_bias(const float* bias, const Rows& y);
 void column_sum(const ConstRows& x, float* partial, float* sum);
+
+extern const int64_t kPanelColumns;
+extern const int64_t kProductScratchBytes;
+void pack_panels(const ConstRows& weight, PanelColumns columns, DType dtype, void* panels);
+void product(const Product& a);
+void weight_gradient(const WeightGradient& a);
 
 void rms_norm(const ConstRows& x, const float* weight, float epsilon, const Rows& out,
               float* inverse_rms);
@@ -21,7 +26,9 @@ void rotary(const Rows& x, const int32_t* positions, const float* cos, const flo
             float sign);
 void swiglu(const ConstRows& gate_up, const Rows& out);
 void swiglu_backward(const ConstRows& dout, const ConstRows& gate_up, const Rows& dgate_up);
+int64_t attention_scratch_floats(const AttentionShape& shape);
 void attention(const Attention& a);
+int64_t attention_backward_scratch_floats(const AttentionShape& shape);
 void attention_backward(const AttentionBackward& a);
 
 void cross_entropy(const Rows& logits, const int32_t* labels, const float* weights,

@@ -5,19 +5,25 @@
 namespace percheron::cpu::PERCHERON_ISA {
 
 const KernelTable& kernel_table() {
-  static constexpr KernelTable kTable = {
+  static const KernelTable kTable = {
       .copy = copy,
       .add = add,
       .gather_rows = gather_rows,
       .scatter_add_rows = scatter_add_rows,
-      .add_bias = add_bias,
       .column_sum = column_sum,
+      .panel_columns = kPanelColumns,
+      .product_scratch_bytes = kProductScratchBytes,
+      .pack_panels = pack_panels,
+      .product = product,
+      .weight_gradient = weight_gradient,
       .rms_norm = rms_norm,
       .rms_norm_backward = rms_norm_backward,
       .rotary = rotary,
       .swiglu = swiglu,
       .swiglu_backward = swiglu_backward,
+      .attention_scratch_floats = attention_scratch_floats,
       .attention = attention,
+      .attention_backward_scratch_floats = attention_backward_scratch_floats,
       .attention_backward = attention_backward,
       .cross_entropy = cross_entropy,
       .teacher_loss = teacher_loss,

@@ -32,6 +32,28 @@ constexpr int64_t kRowBlocksMax = 64;
 /// Sums over the elements of a vector are taken over blocks of this size.
 constexpr int64_t kSumBlockElements = 1 << 16;
 
+/// Which way a weight [out, in] is packed: its rows are the columns of the right-hand side (x W^T),
+/// or its columns are (dy W).
+enum class PanelColumns { kRowsOfWeight, kColumnsOfWeight };
+
+/// y (+)= x B + bias, with B [x.columns, y.columns] packed in panels.
+struct Product {
+  ConstRows x;
+  const void* panels;
+  DType panels_dtype;  // f32 or bf16
+  const float* bias;   // or null
+  Write write;
+  Rows y;
+  void* scratch;  // product_scratch_bytes per thread
+};
+
+/// dweight += dy^T x.
+struct WeightGradient {
+  ConstRows dy, x;
+  Rows dweight;
+  void* scratch;  // product_scratch_bytes per thread
+};
+
 struct RmsNormBackward {
   ConstRows dy, x;
   const float* weight;
@@ -42,12 +64,27 @@ struct RmsNormBackward {
   float* dweight_partial;  // [kRowBlocksMax, columns] scratch
 };
 
+/// Consecutive query rows whose first intervals begin at the same key.
+struct RowTile {
+  int32_t begin, end;              // rows
+  int32_t first_begin, first_end;  // keys of the rows' first intervals
+  int32_t second_begin,
+      second_end;      // keys from the lowest to the highest of their second intervals
+  bool second_shared;  // the second intervals too begin at the same key
+};
+
+struct AttentionShape {
+  int64_t heads, kv_heads, head_dim;
+};
+
 struct Attention {
   ConstRows q, k, v;
   const int32_t* intervals;  // [rows, 4]
   float scale;
   Rows out;
   float* log_sum_exp;  // [rows, heads] or null
+  RowTile* tiles;      // room for one per row
+  float* scratch;      // attention_scratch_floats per thread
 };
 
 struct AttentionBackward {
@@ -56,7 +93,9 @@ struct AttentionBackward {
   const int32_t* intervals;
   float scale;
   Rows dq, dk, dv;
-  float* delta;  // [rows, heads] scratch
+  float* delta;    // [rows, heads] scratch
+  RowTile* tiles;  // room for one per row
+  float* scratch;  // attention_backward_scratch_floats per thread
 };
 
 struct TeacherLossRows {
@@ -75,9 +114,15 @@ struct KernelTable {
   void (*add)(const ConstRows& x, const Rows& y);
   void (*gather_rows)(const ConstRows& table, const int32_t* rows, const Rows& out);
   void (*scatter_add_rows)(const ConstRows& x, const int32_t* rows, const Rows& out);
-  void (*add_bias)(const float* bias, const Rows& y);
   /// partial: [kRowBlocksMax, columns] scratch.
   void (*column_sum)(const ConstRows& x, float* partial, float* sum);
+
+  /// Panels of this many columns, the last padded with zeros, each [depth, panel_columns].
+  int64_t panel_columns;
+  int64_t product_scratch_bytes;
+  void (*pack_panels)(const ConstRows& weight, PanelColumns columns, DType dtype, void* panels);
+  void (*product)(const Product& a);
+  void (*weight_gradient)(const WeightGradient& a);
 
   void (*rms_norm)(const ConstRows& x, const float* weight, float epsilon, const Rows& out,
                    float* inverse_rms);
@@ -87,7 +132,9 @@ struct KernelTable {
                  float sign);
   void (*swiglu)(const ConstRows& gate_up, const Rows& out);
   void (*swiglu_backward)(const ConstRows& dout, const ConstRows& gate_up, const Rows& dgate_up);
+  int64_t (*attention_scratch_floats)(const AttentionShape& shape);
   void (*attention)(const Attention& a);
+  int64_t (*attention_backward_scratch_floats)(const AttentionShape& shape);
   void (*attention_backward)(const AttentionBackward& a);
 
   void (*cross_entropy)(const Rows& logits, const int32_t* labels, const float* weights,

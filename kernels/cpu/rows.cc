@@ -73,18 +73,6 @@ void scatter_add_rows(const ConstRows& x, const int32_t* rows, const Rows& out) 
   });
 }
 
-void add_bias(const float* bias, const Rows& y) {
-  with_activation(y.dtype, [&](auto* y_type) {
-    using Y = Pointee<decltype(y_type)>;
-    for_chunks(y.rows, 1, y.columns, [&](int64_t r, int64_t, int64_t c, int64_t n) {
-      Y* target = row_of<Y>(y, r) + c;
-      for_lanes(n, [&](int64_t i, auto width) {
-        store(target + i, load(target + i, width) + load(bias + c + i, width), width);
-      });
-    });
-  });
-}
-
 void column_sum(const ConstRows& x, float* partial, float* sum) {
   const RowBlocks blocks = row_blocks(x.rows);
   with_activation(x.dtype, [&](auto* x_type) {
