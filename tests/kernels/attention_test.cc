@@ -1,0 +1,307 @@
+#include <array>
+
+#include "tests/kernels/kernel_test.h"
+
+namespace percheron::kernel_test {
+namespace {
+
+using Interval = std::array<int64_t, 4>;
+
+/// What a mask looks like: how many keys there are and what each row sees.
+struct Mask {
+  std::string name;
+  int64_t keys;
+  std::vector<Interval> rows;
+};
+
+/// Causal attention over packed documents.
+Mask causal(const std::vector<int64_t>& lengths) {
+  Mask mask{"causal", 0, {}};
+  for (const int64_t length : lengths) {
+    for (int64_t i = 0; i < length; ++i) {
+      mask.rows.push_back({mask.keys, mask.keys + i + 1, 0, 0});
+    }
+    mask.keys += length;
+  }
+  return mask;
+}
+
+/// DFlash: blocks that see their document's context before the anchor, and themselves.
+Mask blocks(int64_t context, int64_t block, const std::vector<int64_t>& anchors) {
+  Mask mask{"blocks", context, {}};
+  for (const int64_t anchor : anchors) {
+    for (int64_t i = 0; i < block; ++i) {
+      mask.rows.push_back({0, anchor, mask.keys, mask.keys + block});
+    }
+    mask.keys += block;
+  }
+  return mask;
+}
+
+/// EAGLE-3, step `steps`: causal, and the row's own keys of the steps before, side by side.
+Mask diagonal(int64_t length, int64_t steps) {
+  Mask mask{"diagonal", length + length * steps, {}};
+  for (int64_t i = 0; i < length; ++i) {
+    mask.rows.push_back({0, i + 1, length + i * steps, length + (i + 1) * steps});
+  }
+  return mask;
+}
+
+/// Sliding windows: every row's interval begins elsewhere.
+Mask sliding(int64_t length, int64_t window) {
+  Mask mask{"sliding", length, {}};
+  for (int64_t i = 0; i < length; ++i) {
+    mask.rows.push_back({std::max<int64_t>(0, i + 1 - window), i + 1, 0, 0});
+  }
+  return mask;
+}
+
+/// Decoding: few rows, each with its own slot of a cache; every third sees nothing.
+Mask slots(int64_t rows, int64_t length) {
+  Mask mask{"slots", rows * length, {}};
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t seen = i % 3 == 2 ? 0 : (i * 37) % length + 1;
+    mask.rows.push_back({i * length, i * length + seen, 5, 5});
+  }
+  return mask;
+}
+
+struct Case {
+  Mask mask;
+  int64_t heads, kv_heads, head_dim;
+};
+
+std::vector<Case> cases() {
+  return {
+      {causal({1}), 1, 1, 2},
+      {causal({33, 1, 70, 129}), 6, 2, 64},
+      {causal({200, 7}), 4, 4, 10},
+      {causal({150}), 8, 1, 96},
+      {causal({40, 90}), 2, 1, 256},
+      {blocks(100, 7, {3, 3, 0, 50, 99, 100}), 6, 2, 34},
+      {blocks(131, 16, {1, 20, 64, 65, 131}), 3, 1, 64},
+      {diagonal(75, 1), 3, 1, 64},
+      {diagonal(140, 6), 4, 2, 32},
+      {sliding(170, 48), 4, 2, 64},
+      {slots(9, 300), 9, 3, 64},
+  };
+}
+
+struct Reference {
+  std::vector<double> out, log_sum_exp, dq, dk, dv;
+};
+
+/// Softmax attention and its gradients, in double.
+Reference attention_reference(const Case& c, double scale, const std::vector<double>& q,
+                              const std::vector<double>& k, const std::vector<double>& v,
+                              const std::vector<double>& dout) {
+  const size_t d = c.head_dim, heads = c.heads, kv_heads = c.kv_heads, group = heads / kv_heads;
+  Reference r{std::vector<double>(q.size()),
+              {},
+              std::vector<double>(q.size()),
+              std::vector<double>(k.size()),
+              std::vector<double>(k.size())};
+  for (size_t row = 0; row < c.mask.rows.size(); ++row) {
+    std::vector<size_t> keys;
+    for (int part = 0; part < 2; ++part) {
+      const auto [begin, end] =
+          std::pair{c.mask.rows[row][2 * part], c.mask.rows[row][2 * part + 1]};
+      for (int64_t key = begin; key < end; ++key) keys.push_back(static_cast<size_t>(key));
+    }
+    for (size_t h = 0; h < heads; ++h) {
+      const size_t qo = (row * heads + h) * d;
+      const auto key_offset = [&](size_t key) { return (key * kv_heads + h / group) * d; };
+      std::vector<double> p(keys.size()), dp(keys.size());
+      double largest = -INFINITY, sum = 0, delta = 0;
+      for (size_t j = 0; j < keys.size(); ++j) {
+        for (size_t i = 0; i < d; ++i) p[j] += scale * q[qo + i] * k[key_offset(keys[j]) + i];
+        largest = std::max(largest, p[j]);
+      }
+      for (double& x : p) sum += x = std::exp(x - largest);
+      r.log_sum_exp.push_back(keys.empty() ? -INFINITY : largest + std::log(sum));
+      for (size_t j = 0; j < keys.size(); ++j) {
+        p[j] /= sum;
+        for (size_t i = 0; i < d; ++i) {
+          r.out[qo + i] += p[j] * v[key_offset(keys[j]) + i];
+          dp[j] += dout[qo + i] * v[key_offset(keys[j]) + i];
+        }
+        delta += p[j] * dp[j];
+      }
+      for (size_t j = 0; j < keys.size(); ++j) {
+        const double ds = p[j] * (dp[j] - delta) * scale;
+        for (size_t i = 0; i < d; ++i) {
+          r.dq[qo + i] += ds * k[key_offset(keys[j]) + i];
+          r.dk[key_offset(keys[j]) + i] += ds * q[qo + i];
+          r.dv[key_offset(keys[j]) + i] += p[j] * dout[qo + i];
+        }
+      }
+    }
+  }
+  return r;
+}
+
+class Attention : public KernelTest, public testing::WithParamInterface<DType> {
+ protected:
+  DType dtype() const { return GetParam(); }
+  double bound() const { return dtype() == DType::kF32 ? 1e-5 : 1e-2; }
+
+  /// Queries, keys and values as slices of one matrix each, as the fused projection gives them.
+  struct Operands {
+    Tensor fused_q, fused_kv, intervals, dout;
+    TensorView q, k, v;
+  };
+  Operands operands(const Case& c) {
+    const int64_t rows = static_cast<int64_t>(c.mask.rows.size()), d = c.head_dim;
+    Operands o;
+    o.fused_q = random(dtype(), {rows, c.heads * d + 4});
+    o.fused_kv = random(dtype(), {c.mask.keys, 2 * c.kv_heads * d});
+    o.dout = random(dtype(), {rows, c.heads, d});
+    o.q = o.fused_q.view().columns(4, 4 + c.heads * d).heads(d);
+    o.k = o.fused_kv.view().columns(0, c.kv_heads * d).heads(d);
+    o.v = o.fused_kv.view().columns(c.kv_heads * d, 2 * c.kv_heads * d).heads(d);
+    o.intervals = intervals(c.mask);
+    poison_unseen(c, o);
+    return o;
+  }
+  Tensor intervals(const Mask& mask) {
+    std::vector<double> flat;
+    for (const Interval& row : mask.rows) flat.insert(flat.end(), row.begin(), row.end());
+    return from(DType::kI32, {static_cast<int64_t>(mask.rows.size()), 4}, flat);
+  }
+
+  /// Keys that no row sees become NaN: whoever reads them is found.
+  void poison_unseen(const Case& c, const Operands& o) {
+    std::vector<bool> seen(static_cast<size_t>(c.mask.keys));
+    for (const Interval& row : c.mask.rows) {
+      for (int64_t key = row[0]; key < row[1]; ++key) seen[static_cast<size_t>(key)] = true;
+      for (int64_t key = row[2]; key < row[3]; ++key) seen[static_cast<size_t>(key)] = true;
+    }
+    for (int64_t key = 0; key < c.mask.keys; ++key) {
+      if (seen[static_cast<size_t>(key)]) continue;
+      const TensorView row = o.fused_kv.view().rows(key, key + 1);
+      upload(std::vector<char>(row.bytes(), '\xff'), row.data());
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Activations, Attention, testing::Values(DType::kF32, DType::kBf16),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+TEST_P(Attention, MatchesTheReferenceForEveryMask) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.mask.name + " head_dim " + std::to_string(c.head_dim));
+    const Operands o = operands(c);
+    const int64_t rows = static_cast<int64_t>(c.mask.rows.size());
+    const float scale = 1.f / std::sqrt(static_cast<float>(c.head_dim));
+    const Reference expected =
+        attention_reference(c, scale, values(o.q), values(o.k), values(o.v), values(o.dout));
+    const Tensor out = poisoned(dtype(), {rows, c.heads, c.head_dim});
+    const Tensor log_sum_exp = poisoned(DType::kF32, {rows, c.heads});
+    ops().attention(context_, o.q, o.k, o.v, o.intervals, scale, out, log_sum_exp);
+    expect_near(out, expected.out, bound());
+    expect_near(log_sum_exp, expected.log_sum_exp, bound());
+    const Tensor again = poisoned(dtype(), {rows, c.heads, c.head_dim});
+    ops().attention(context_, o.q, o.k, o.v, o.intervals, scale, again, TensorView());
+    EXPECT_TRUE(bits(again) == bits(out));
+  }
+}
+
+TEST_P(Attention, BackwardMatchesTheReferenceForEveryMask) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.mask.name + " head_dim " + std::to_string(c.head_dim));
+    const Operands o = operands(c);
+    const int64_t rows = static_cast<int64_t>(c.mask.rows.size());
+    const float scale = 1.f / std::sqrt(static_cast<float>(c.head_dim));
+    const Reference expected =
+        attention_reference(c, scale, values(o.q), values(o.k), values(o.v), values(o.dout));
+    const Tensor out = poisoned(dtype(), {rows, c.heads, c.head_dim});
+    const Tensor log_sum_exp = poisoned(DType::kF32, {rows, c.heads});
+    ops().attention(context_, o.q, o.k, o.v, o.intervals, scale, out, log_sum_exp);
+    std::vector<char> first;
+    for (int time = 0; time < 2; ++time) {
+      const Tensor dq = poisoned(dtype(), {rows, c.heads, c.head_dim});
+      const Tensor dkv = zeros(DType::kF32, {c.mask.keys, 2 * c.kv_heads * c.head_dim});
+      const int64_t half = c.kv_heads * c.head_dim;
+      const TensorView dk = dkv.view().columns(0, half).heads(c.head_dim);
+      const TensorView dv = dkv.view().columns(half, 2 * half).heads(c.head_dim);
+      ops().attention_backward(context_, o.dout, o.q, o.k, o.v, out, log_sum_exp, o.intervals,
+                               scale, dq, dk, dv);
+      if (time == 0) {
+        expect_near(dq, expected.dq, bound());
+        expect_near(dk, expected.dk, bound(), 3);
+        expect_near(dv, expected.dv, bound(), 3);
+        first = bits(dkv);
+        // Keys' gradients are added to: a second call doubles them.
+        ops().attention_backward(context_, o.dout, o.q, o.k, o.v, out, log_sum_exp, o.intervals,
+                                 scale, dq, dk, dv);
+        std::vector<double> twice = expected.dk;
+        for (double& value : twice) value *= 2;
+        expect_near(dk, twice, bound(), 6);
+      } else {
+        EXPECT_TRUE(bits(dkv) == first);
+      }
+    }
+  }
+}
+
+TEST_P(Attention, ADocumentsBitsDoNotDependOnItsNeighbours) {
+  const int64_t heads = 6, kv_heads = 2, d = 64, length = 173, before = 77;
+  const auto run = [&](const Mask& mask, const TensorView& q, const TensorView& kv,
+                       const TensorView& dout) {
+    const int64_t rows = static_cast<int64_t>(mask.rows.size());
+    const TensorView k = kv.columns(0, kv_heads * d).heads(d);
+    const TensorView v = kv.columns(kv_heads * d, 2 * kv_heads * d).heads(d);
+    const Tensor interval = intervals(mask), log_sum_exp = poisoned(DType::kF32, {rows, heads});
+    const Tensor out = poisoned(dtype(), {rows, heads, d}),
+                 dq = poisoned(dtype(), {rows, heads, d});
+    const Tensor dk = zeros(DType::kF32, {mask.keys, kv_heads, d});
+    const Tensor dv = zeros(DType::kF32, {mask.keys, kv_heads, d});
+    ops().attention(context_, q, k, v, interval, 0.125f, out, log_sum_exp);
+    ops().attention_backward(context_, dout, q, k, v, out, log_sum_exp, interval, 0.125f, dq, dk,
+                             dv);
+    std::vector<std::vector<char>> result;
+    for (const Tensor* x : {&out, &dq}) result.push_back(bits(x->view().rows(rows - length, rows)));
+    result.push_back(bits(log_sum_exp.view().rows(rows - length, rows)));
+    for (const Tensor* x : {&dk, &dv}) {
+      result.push_back(bits(x->view().rows(mask.keys - length, mask.keys)));
+    }
+    return result;
+  };
+  const Tensor q = random(dtype(), {before + length, heads, d});
+  const Tensor dout = random(dtype(), {before + length, heads, d});
+  const Tensor kv = random(dtype(), {before + length, 2 * kv_heads * d});
+  const auto last = [&](const Tensor& x) { return x.view().rows(before, before + length); };
+  const auto alone = run(causal({length}), last(q), last(kv), last(dout));
+  const auto packed = run(causal({before, length}), q, kv, dout);
+  EXPECT_TRUE(alone == packed);
+}
+
+TEST_P(Attention, ARowThatSeesNothingGivesZeros) {
+  const Tensor q = random(dtype(), {3, 2, 8}), k = random(dtype(), {4, 1, 8});
+  const Tensor v = random(dtype(), {4, 1, 8}), dout = random(dtype(), {3, 2, 8});
+  const Tensor intervals = from(DType::kI32, {3, 4}, {0, 0, 0, 0, 3, 2, 9, 1, 1, 3, 0, 0});
+  const Tensor out = poisoned(dtype(), {3, 2, 8}), log_sum_exp = poisoned(DType::kF32, {3, 2});
+  ops().attention(context_, q, k, v, intervals, 1.f, out, log_sum_exp);
+  for (const double value : values(out.view().rows(0, 2))) EXPECT_EQ(value, 0);
+  for (const double value : values(log_sum_exp.view().rows(0, 2))) EXPECT_EQ(value, -INFINITY);
+  const Tensor dq = poisoned(dtype(), {3, 2, 8});
+  const Tensor dk = zeros(DType::kF32, {4, 1, 8}), dv = zeros(DType::kF32, {4, 1, 8});
+  ops().attention_backward(context_, dout, q, k, v, out, log_sum_exp, intervals, 1.f, dq, dk, dv);
+  for (const double value : values(dq.view().rows(0, 2))) EXPECT_EQ(value, 0);
+  for (const double value : values(dk)) EXPECT_TRUE(std::isfinite(value));
+}
+
+TEST_P(Attention, LargeScoresDoNotOverflow) {
+  const Tensor q = random(dtype(), {20, 1, 16}, 100), k = random(dtype(), {20, 1, 16}, 100);
+  const Tensor v = random(dtype(), {20, 1, 16});
+  const Mask mask = causal({20});
+  const Tensor out = poisoned(dtype(), {20, 1, 16}), log_sum_exp = poisoned(DType::kF32, {20, 1});
+  ops().attention(context_, q, k, v, intervals(mask), 1.f, out, log_sum_exp);
+  const std::vector<double> zero(20 * 16);
+  const Reference expected =
+      attention_reference({mask, 1, 1, 16}, 1, values(q), values(k), values(v), zero);
+  expect_near(out, expected.out, 2e-2);
+  expect_near(log_sum_exp, expected.log_sum_exp, 1e-5);
+}
+
+}  // namespace
+}  // namespace percheron::kernel_test

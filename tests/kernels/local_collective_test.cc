@@ -1,0 +1,106 @@
+#include <cmath>
+#include <thread>
+
+#include "base/random.h"
+#include "gtest/gtest.h"
+#include "kernels/collective.h"
+
+namespace percheron {
+namespace {
+
+/// Runs `work(collective)` on one thread per rank.
+template <class F>
+void on_all(std::vector<std::unique_ptr<Collective>>& group, F&& work) {
+  std::vector<std::thread> threads;
+  for (auto& member : group) threads.emplace_back([&work, &member] { work(*member); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(LocalCollective, SumsInRankOrderOnEveryRank) {
+  for (const int size : {1, 2, 3, 5}) {
+    auto group = make_local_collectives(size);
+    const size_t n = 1001;
+    std::vector<std::vector<float>> values(static_cast<size_t>(size), std::vector<float>(n));
+    Random random(7);
+    for (auto& rank : values) {
+      for (float& value : rank) value = static_cast<float>(random.normal());
+    }
+    std::vector<float> expected = values[0];
+    for (size_t rank = 1; rank < values.size(); ++rank) {
+      for (size_t i = 0; i < n; ++i) expected[i] += values[rank][i];
+    }
+    on_all(group, [&](Collective& member) {
+      EXPECT_EQ(member.size(), size);
+      auto& mine = values[static_cast<size_t>(member.rank())];
+      EXPECT_TRUE(member.all_reduce_sum(std::span<float>(mine)).ok());
+    });
+    for (const auto& rank : values) EXPECT_EQ(rank, expected);
+  }
+}
+
+TEST(LocalCollective, ReducesManyTimesWithoutLosingStep) {
+  auto group = make_local_collectives(4);
+  on_all(group, [](Collective& member) {
+    for (int round = 0; round < 500; ++round) {
+      double values[3] = {1.0 * round, 1.0 * member.rank(), 1};
+      ASSERT_TRUE(member.all_reduce_sum(std::span<double>(values)).ok());
+      EXPECT_EQ(values[0], 4.0 * round);
+      EXPECT_EQ(values[1], 6);
+      EXPECT_EQ(values[2], 4);
+    }
+  });
+}
+
+TEST(LocalCollective, BroadcastsRankZero) {
+  auto group = make_local_collectives(3);
+  on_all(group, [](Collective& member) {
+    std::vector<float> values(10, static_cast<float>(member.rank() + 1));
+    ASSERT_TRUE(member.broadcast(values).ok());
+    EXPECT_EQ(values, std::vector<float>(10, 1.f));
+    ASSERT_TRUE(member.broadcast({}).ok());
+  });
+}
+
+TEST(LocalCollective, AbortEndsPendingAndLaterCalls) {
+  auto group = make_local_collectives(2);
+  Status pending;
+  std::thread waiting([&] {
+    std::vector<float> values(4);
+    pending = group[0]->all_reduce_sum(std::span<float>(values));
+  });
+  group[1]->abort();
+  waiting.join();
+  EXPECT_EQ(pending.code(), StatusCode::kUnavailable);
+  for (auto& member : group) {
+    std::vector<double> values(4);
+    EXPECT_EQ(member->all_reduce_sum(std::span<double>(values)).code(), StatusCode::kUnavailable);
+    std::vector<float> floats(4);
+    EXPECT_EQ(member->broadcast(floats).code(), StatusCode::kUnavailable);
+  }
+}
+
+TEST(LocalCollective, AMemberThatLeavesEndsTheGroup) {
+  auto group = make_local_collectives(2);
+  group[1].reset();
+  std::vector<float> values(4);
+  EXPECT_EQ(group[0]->all_reduce_sum(std::span<float>(values)).code(), StatusCode::kUnavailable);
+}
+
+TEST(LocalCollective, TheLastReductionSucceedsThoughAMemberLeavesRightAfter) {
+  for (int round = 0; round < 200; ++round) {
+    auto group = make_local_collectives(3);
+    std::vector<std::thread> threads;
+    for (auto& member : group) {
+      threads.emplace_back([&member] {
+        std::vector<float> values(100, 1.f);
+        EXPECT_TRUE(member->all_reduce_sum(std::span<float>(values)).ok());
+        EXPECT_EQ(values, std::vector<float>(100, 3.f));
+        member.reset();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
+}  // namespace
+}  // namespace percheron
