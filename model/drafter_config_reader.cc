@@ -60,7 +60,14 @@ std::vector<int64_t> read_capture(ConfigFields& fields, const json& top) {
       fields.fail(ids.status());
       return {};
     }
-    for (int64_t& id : *ids) id += spelling.offset;
+    for (int64_t& id : *ids) {
+      if (id < -1 || id > kLayersMax) {
+        fields.fail(
+            invalid_argument(fmt::format("{}: \"{}\" names layer {}", fields.what(), name, id)));
+        return {};
+      }
+      id += spelling.offset;
+    }
     if (ids->empty())
       fields.fail(invalid_argument(fmt::format("{}: \"{}\" is empty", fields.what(), name)));
     if (!first.empty() && *ids != capture) {

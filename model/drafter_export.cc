@@ -134,6 +134,10 @@ Result<EncodedDrafter> encode_drafter(const DrafterConfig& config, std::vector<H
   EncodedDrafter encoded;
   PERCHERON_ASSIGN_OR_RETURN(encoded.config_text, drafter_config_text(config, options));
   encoded.metadata = {{"format", "pt"}};
+  for (HostTensor& tensor : tensors) {
+    if (tensor.dtype == DType::kBf16) continue;
+    tensor = bf16_tensor(std::move(tensor.name), tensor.shape, to_floats(tensor.view()));
+  }
   encoded.tensors = std::move(tensors);
   const bool eagle3 = config.kind == DrafterKind::kEagle3;
   if (eagle3 && options.layout == DrafterLayout::kSpeculators) {

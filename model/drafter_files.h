@@ -59,7 +59,8 @@ Result<std::unique_ptr<Drafter>> make_drafter_from_file(Context& context, const 
                                                         DType compute_dtype);
 
 /// Sets every parameter from `tensors`, host views by name (f32, bf16 or f16), and tells the
-/// drafter. kInvalidArgument names a parameter that is missing or of another shape.
+/// drafter. Frozen ones may be missing. kInvalidArgument names one that is missing or of another
+/// shape.
 Status load_parameters(Context& context, Drafter& drafter,
                        const std::map<std::string, ConstTensorView>& tensors);
 
@@ -77,7 +78,7 @@ struct EncodedDrafter {
   std::vector<NamedTensor> views() const;
 };
 
-/// Names and arranges `tensors` (those of drafter_tensors()) as `options.layout` wants.
+/// Names and arranges `tensors` (those of drafter_tensors()) as `options.layout` wants, in bf16.
 /// `embedding`: the target's [V, H] in host memory, copied bit for bit into layouts that carry it;
 /// else unused.
 Result<EncodedDrafter> encode_drafter(const DrafterConfig& config, std::vector<HostTensor> tensors,

@@ -31,6 +31,7 @@ Status load_parameters(Context& context, Drafter& drafter,
     const TensorView view = parameter->value.view();
     const auto found = tensors.find(parameter->name);
     if (found == tensors.end()) {
+      if (!parameter->trainable) continue;  // The target's own, there already.
       return invalid_argument(fmt::format("the drafter's {} is missing", parameter->name));
     }
     if (!std::ranges::equal(found->second.shape(), view.shape())) {

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/file_system.h"
+#include "base/random.h"
 #include "tests/model/toy_model.h"
 
 namespace percheron {
@@ -380,6 +382,56 @@ TEST(DrafterConfig, SurvivesDamagedTextWithAMessage) {
     EXPECT_EQ(stated.status().code(), StatusCode::kInvalidArgument);
     EXPECT_NE(stated.status().message().find("config.json"), std::string::npos);
   }
+}
+
+// Every published configuration with values taken out or replaced: read or refused, never worse.
+TEST(DrafterConfig, SurvivesChangedValues) {
+  constexpr uint64_t kSeed = 77;
+  SCOPED_TRACE(kSeed);
+  const std::vector<json> replacements = {json(),
+                                          true,
+                                          -1,
+                                          0,
+                                          1,
+                                          uint64_t{1} << 63,
+                                          std::numeric_limits<int64_t>::min(),
+                                          1e308,
+                                          "x",
+                                          "",
+                                          {},
+                                          json::array(),
+                                          json::object(),
+                                          {1, "a", 3}};
+  int read = 0, refused = 0;
+  const std::vector<std::string> names = system_files().list(kConfigs).value();
+  for (const std::string& name : names) {
+    const json original = json::parse(read_file(kConfigs + name));
+    for (uint64_t round = 0; round < 60; ++round) {
+      Random random = Random::keyed(kSeed, name, round);
+      json changed = original;
+      json* object = &changed;
+      if (changed.contains("dflash_config") && random.below(3) == 0) {
+        object = &changed["dflash_config"];
+      }
+      auto entry = object->begin();
+      std::advance(entry, static_cast<int64_t>(random.below(object->size())));
+      if (random.below(4) == 0) {
+        object->erase(entry);
+      } else {
+        *entry = replacements[random.below(replacements.size())];
+      }
+      const Result<StatedDrafter> stated = parse(changed);
+      ++(stated.ok() ? read : refused);
+      if (!stated.ok()) continue;
+      DrafterConfig config = stated->config;
+      if (config.capture.empty()) config.capture = {1, 2, 3};
+      const Result<std::string> text = drafter_config_text(config, {});
+      ASSERT_TRUE(text.ok()) << text.status().message();
+      EXPECT_TRUE(parse_drafter_config(*text, "written").ok()) << *text;
+    }
+  }
+  EXPECT_GT(read, 200);
+  EXPECT_GT(refused, 200);
 }
 
 }  // namespace

@@ -223,6 +223,22 @@ TEST_F(DamagedDrafter, InFloat16IsReadAsWell) {
   EXPECT_EQ(read->tensors.at("fc.weight").dtype(), DType::kF16);
 }
 
+TEST(DrafterFiles, AreWrittenInBfloat16WhateverTheyWere) {
+  const DrafterFile file =
+      read_drafter(system_files(), kExports + "/specforge_dflash_hf", nullptr).value();
+  std::vector<HostTensor> wide = tensors_of(file);
+  for (HostTensor& tensor : wide) {
+    const std::vector<float> values = to_floats(tensor.view());
+    tensor.dtype = DType::kF32;
+    tensor.bytes.resize(values.size() * sizeof(float));
+    std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  }
+  const EncodedDrafter encoded = encode_drafter(file.config, wide, {}, {}, {}).value();
+  for (const HostTensor& tensor : encoded.tensors) {
+    EXPECT_TRUE(same_bytes(tensor.view(), file.tensors.at(tensor.name))) << tensor.name;
+  }
+}
+
 // C81, TorchSpec#38: an embedding that is not the target's is noticed.
 TEST(DrafterFiles, CompareTheirEmbeddingWithTheTargets) {
   const DrafterFile file =
