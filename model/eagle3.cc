@@ -18,7 +18,8 @@ Status check_config(const DrafterConfig& config, const TargetParts& target,
   }
   if (body.qkv_bias || body.o_bias || body.mlp_bias) {
     return invalid_argument(
-        "drafter: attention_bias and mlp_bias must be false, serving engines read no biases");
+        "drafter: attention_bias and mlp_bias must be "
+        "false, serving engines read no biases");
   }
   if (config.capture.empty()) return invalid_argument("drafter.capture names no layer");
   if (config.norm_before_fc && config.fc_norm) {
@@ -26,8 +27,15 @@ Status check_config(const DrafterConfig& config, const TargetParts& target,
   }
   if (target.embedding.dim(1) != body.hidden_size) {
     return invalid_argument(
-        fmt::format("drafter: hidden_size {} differs from the target's {}, whose embedding it uses",
+        fmt::format("drafter: hidden_size {} differs from the target's {}, "
+                    "whose embedding it uses",
                     body.hidden_size, target.embedding.dim(1)));
+  }
+  if (target.head.dim(1) != config.target_hidden_size ||
+      (config.freeze_head && target.head.dim(1) != body.hidden_size)) {
+    return invalid_argument(fmt::format(
+        "drafter: target_hidden_size {} (hidden_size {}) does not fit the target's head of {}",
+        config.target_hidden_size, body.hidden_size, target.head.dim(1)));
   }
   const int64_t rows =
       draft_ids.empty() ? target.head.dim(0) : static_cast<int64_t>(draft_ids.size());
@@ -95,7 +103,7 @@ Result<std::unique_ptr<Eagle3Drafter>> Eagle3Drafter::make(Context& context,
 void Eagle3Drafter::weights_changed(Context& context) {
   fc_proj_->repack(context);
   layer_->repack(context);
-  if (head_->trainable) head_proj_->repack(context);
+  head_proj_->repack(context);  // A frozen head changes too when a checkpoint is loaded.
 }
 
 Status Eagle3Drafter::check(const Features& features, const LossConfig& loss,
@@ -110,7 +118,8 @@ Status Eagle3Drafter::check(const Features& features, const LossConfig& loss,
   }
   if (!teacher_given && !features.has_last) {
     return invalid_argument(
-        "EAGLE-3 learns from the target's last layer, which these features lack; capture them with "
+        "EAGLE-3 learns from the target's last layer, "
+        "which these features lack; capture them with "
         "features.last");
   }
   return ok_status();

@@ -13,12 +13,14 @@
 
 namespace percheron {
 
-/// An EAGLE-3 drafter in training: captured states through fc, then L steps of the one decoder
-/// layer, each compared with the target's own distribution over the draft vocabulary;
-/// back-propagation through all steps. Source: Li et al. 2025 (EAGLE-3); algorithms.md section 2.
+/// An EAGLE-3 drafter in training: captured states through fc, then L steps of
+/// the one decoder layer, each compared with the target's own distribution over
+/// the draft vocabulary; back-propagation through all steps. Source: Li et al.
+/// 2025 (EAGLE-3); algorithms.md section 2.
 class Eagle3Drafter final : public Drafter {
  public:
-  /// kInvalidArgument names what in `config` does not fit `target` or is not supported.
+  /// kInvalidArgument names what in `config` does not fit `target` or is not
+  /// supported.
   static Result<std::unique_ptr<Eagle3Drafter>> make(Context& context, const DrafterConfig& config,
                                                      const TargetParts& target,
                                                      std::vector<int32_t> draft_ids,
@@ -31,8 +33,9 @@ class Eagle3Drafter final : public Drafter {
                                     const LossConfig& loss) override;
   void weights_changed(Context& context) override;
 
-  /// As forward_backward(), with the teacher's logits [T, draft vocabulary] f32, on the device,
-  /// given instead of computed from the last layer's output.
+  /// As forward_backward(), with the teacher's logits [T, draft vocabulary]
+  /// f32, on the device, given instead of computed from the last layer's
+  /// output.
   Result<StepSums> forward_backward_with_teacher(Context& context, const Features& features,
                                                  const LossConfig& loss,
                                                  ConstTensorView teacher_logits);
@@ -42,15 +45,18 @@ class Eagle3Drafter final : public Drafter {
     TensorView input_ids, positions;  // I32 [n]
     TensorView intervals;             // I32 [n, 4], rows of keys and values
     TensorView hidden;                // [n, H] f32: fused states, or what the step before fed on
-    TensorView keys, values;          // [S, kv heads * head_dim]: all rows that may be seen
-    TensorView own_keys, own_values;  // [n, kv heads * head_dim] within these: those of the rows
+    TensorView keys,
+        values;  // [S, kv heads * head_dim]: all rows that may be seen
+    TensorView own_keys,
+        own_values;  // [n, kv heads * head_dim] within these: those of the rows
   };
   DType compute_dtype() const { return dtype_; }
   /// Rotary tables up to `positions`; draft_step() needs them.
   Status reserve_positions(Context& context, int64_t positions) const {
     return rope_.reserve(context, positions);
   }
-  /// hidden [n, H] f32 = fc of captured states [n, K H], any float type, possibly strided.
+  /// hidden [n, H] f32 = fc of captured states [n, K H], any float type,
+  /// possibly strided.
   void fuse_states(Context& context, ConstTensorView states, TensorView hidden) const;
   /// One step without a backward pass. fed: [n, H] f32, what a next step reads.
   void draft_step(Context& context, const DraftRows& rows, TensorView fed) const;
@@ -75,8 +81,9 @@ class Eagle3Drafter final : public Drafter {
     Fused fused;
     KeysValues kv;
     std::vector<Step> steps;
-    std::vector<TensorView> fed, fed_rms;  // norm_output: normed outputs [T, H] f32 and their [T]
-    std::vector<TensorView> gradients;     // [T, H] f32, of what head and next step read
+    std::vector<TensorView> fed,
+        fed_rms;                        // norm_output: normed outputs [A, H] f32 and their [A]
+    std::vector<TensorView> gradients;  // [A, H] f32, of what head and next step read
   };
   /// Results of the loss stage, still on the device.
   struct Results {
@@ -116,8 +123,8 @@ class Eagle3Drafter final : public Drafter {
   float epsilon_;
   ParameterList list_;
   Parameter* fc_ = nullptr;
-  std::vector<Parameter*>
-      fc_norms_;  // one over all states (norm_before_fc), one per state (fc_norm), or none
+  std::vector<Parameter*> fc_norms_;  // one over all states (norm_before_fc),
+                                      // one per state (fc_norm), or none
   std::unique_ptr<Eagle3Layer> layer_;
   Parameter *norm_ = nullptr, *head_ = nullptr;
   std::unique_ptr<Linear> fc_proj_, head_proj_;

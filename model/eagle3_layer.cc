@@ -33,165 +33,219 @@ Eagle3Layer::Eagle3Layer(Context& context, const DrafterConfig& config, Paramete
 
 void Eagle3Layer::build(Context& context, DType dtype) {
   dtype_ = dtype;
-  qkv_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{q_, k_, v_}, dtype, true);
+  q_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{q_}, dtype, true);
+  kv_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{k_, v_}, dtype, true);
   o_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{o_}, dtype, true);
   mlp_ = std::make_unique<MlpBlock>(context, post_norm_, gate_, up_, down_, epsilon_, dtype);
 }
 
 void Eagle3Layer::repack(Context& context) {
-  qkv_proj_->repack(context);
+  q_proj_->repack(context);
+  kv_proj_->repack(context);
   o_proj_->repack(context);
   mlp_->repack(context);
 }
 
 Eagle3Layer::KeysValues Eagle3Layer::make_keys_values(Context& context, int64_t tokens,
-                                                      int64_t steps) const {
+                                                      int64_t queries, int64_t steps) const {
   KeysValues kv;
   kv.tokens = tokens;
+  kv.queries = queries;
   kv.steps = steps;
-  kv.keys = context.arena.take(dtype_, {tokens * steps, kv_heads_ * head_dim_});
-  kv.values = context.arena.take(dtype_, {tokens * steps, kv_heads_ * head_dim_});
-  // Keys of later steps lie within the tiles of earlier ones: masked, but they must be finite.
+  const int64_t rows = tokens + queries * (steps - 1), columns = kv_heads_ * head_dim_;
+  kv.keys = context.arena.take(dtype_, {rows, columns});
+  kv.values = context.arena.take(dtype_, {rows, columns});
+  // Keys of later steps lie within the tiles of earlier ones: masked, but they
+  // must be finite.
   context.device.ops().fill_zero(context, kv.keys);
   context.device.ops().fill_zero(context, kv.values);
   return kv;
 }
 
 void Eagle3Layer::begin_backward(Context& context, KeysValues& kv) const {
-  kv.dkeys = context.arena.take(DType::kF32, {kv.tokens * kv.steps, kv_heads_ * head_dim_});
-  kv.dvalues = context.arena.take(DType::kF32, {kv.tokens * kv.steps, kv_heads_ * head_dim_});
+  kv.dkeys = context.arena.take(DType::kF32, {kv.keys.dim(0), kv.keys.dim(1)});
+  kv.dvalues = context.arena.take(DType::kF32, {kv.keys.dim(0), kv.keys.dim(1)});
   context.device.ops().fill_zero(context, kv.dkeys);
   context.device.ops().fill_zero(context, kv.dvalues);
 }
 
-/// The rows [T, kv heads * head_dim] of one step within a buffer of all steps.
+/// The rows [T or A, kv heads * head_dim] of one step within a buffer of all
+/// steps.
 TensorView Eagle3Layer::slice(TensorView all, const KeysValues& kv, int64_t step) const {
   if (step == 0) return all.rows(0, kv.tokens);
   const int64_t columns = all.dim(1), apart = kv.steps - 1;
   TensorView view = all.rows(kv.tokens + step - 1, kv.tokens + step);
-  view.assign(view.data(), all.dtype(), 2, {kv.tokens, columns, 0, 0}, {apart * columns, 1, 0, 0});
+  view.assign(view.data(), all.dtype(), 2, {kv.queries, columns, 0, 0}, {apart * columns, 1, 0, 0});
   return view;
 }
 
-/// Queries, keys and values of a step: normalised per head where configured, rotated, keys and
-/// values into `kv`.
+/// The rows that ask: their normalised inputs, and what their residual stream
+/// starts from.
+void Eagle3Layer::choose_queries(Context& context, Step& step, TensorView residual) const {
+  const Ops& ops = context.device.ops();
+  const bool all = !step.query_rows.present();
+  step.query_normed = step.normed;
+  if (all) {
+    step.query_positions = step.positions;
+  } else {
+    step.query_normed = context.arena.take(dtype_, {residual.dim(0), 2 * hidden_});
+    ops.gather_rows(context, step.normed, step.query_rows, step.query_normed);
+  }
+  if (config_.norm_before_residual) {
+    ops.copy(context, step.query_normed.columns(hidden_, 2 * hidden_), residual);
+  } else if (all) {
+    ops.copy(context, step.hidden, residual);
+  } else {
+    ops.gather_rows(context, step.hidden, step.query_rows, residual);
+  }
+}
+
+/// Queries, keys and values of a step: normalised per head where configured,
+/// rotated, keys and values into `kv`.
 void Eagle3Layer::project(Context& context, const RopeTable& rope, KeysValues& kv,
                           Step& step) const {
   const Ops& ops = context.device.ops();
   Arena& arena = context.arena;
-  const int64_t tokens = step.hidden.dim(0);
-  const int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
-  step.qkv = arena.take(dtype_, {tokens, queries + 2 * keys});
-  qkv_proj_->forward(context, step.normed, Write::kOverwrite, step.qkv);
-  const TensorView q = step.qkv.columns(0, queries);
-  const TensorView k = step.qkv.columns(queries, queries + keys);
+  const int64_t rows = step.hidden.dim(0), queries = step.query_normed.dim(0);
+  const int64_t columns = kv_heads_ * head_dim_;
+  const TensorView q = arena.take(dtype_, {queries, heads_ * head_dim_});
+  q_proj_->forward(context, step.query_normed, Write::kOverwrite, q);
+  step.kv = arena.take(dtype_, {rows, 2 * columns});
+  kv_proj_->forward(context, step.normed, Write::kOverwrite, step.kv);
+  const TensorView k = step.kv.columns(0, columns);
   if (!step.own_keys.present()) {
     step.own_keys = slice(kv.keys, kv, step.index);
     step.own_values = slice(kv.values, kv, step.index);
   }
   const TensorView own_keys = step.own_keys;
   step.q = q.heads(head_dim_);
+  step.rotated_q = step.q;
   if (config_.body.qk_norm) {
-    step.q = arena.take(dtype_, {tokens, heads_, head_dim_});
-    step.q_rms = arena.take(DType::kF32, {tokens, heads_});
-    step.k_rms = arena.take(DType::kF32, {tokens, kv_heads_});
-    ops.rms_norm(context, q.heads(head_dim_), q_norm_->value, epsilon_, step.q, step.q_rms);
+    step.rotated_q = arena.take(dtype_, {queries, heads_, head_dim_});
+    step.q_rms = arena.take(DType::kF32, {queries, heads_});
+    step.k_rms = arena.take(DType::kF32, {rows, kv_heads_});
+    ops.rms_norm(context, step.q, q_norm_->value, epsilon_, step.rotated_q, step.q_rms);
     ops.rms_norm(context, k.heads(head_dim_), k_norm_->value, epsilon_, own_keys.heads(head_dim_),
                  step.k_rms);
   } else {
     ops.copy(context, k, own_keys);
   }
-  ops.rotary(context, step.q, step.positions, rope.cos(), rope.sin(), RotaryDirection::kForward);
+  ops.rotary(context, step.rotated_q, step.query_positions, rope.cos(), rope.sin(),
+             RotaryDirection::kForward);
   ops.rotary(context, own_keys.heads(head_dim_), step.positions, rope.cos(), rope.sin(),
              RotaryDirection::kForward);
-  ops.copy(context, step.qkv.columns(queries + keys, queries + 2 * keys), step.own_values);
+  ops.copy(context, step.kv.columns(columns, 2 * columns), step.own_values);
 }
 
 void Eagle3Layer::forward(Context& context, ConstTensorView embedding, const RopeTable& rope,
                           KeysValues& kv, Step& step) const {
   const Ops& ops = context.device.ops();
   Arena& arena = context.arena;
-  const int64_t tokens = step.hidden.dim(0);
-  step.embedded = arena.take(dtype_, {tokens, hidden_});
-  step.embedded_rms = arena.take(DType::kF32, {tokens});
-  step.hidden_rms = arena.take(DType::kF32, {tokens});
-  step.normed = arena.take(dtype_, {tokens, 2 * hidden_});
+  const int64_t rows = step.hidden.dim(0);
+  const int64_t queries = step.query_rows.present() ? step.query_rows.dim(0) : rows;
+  step.embedded = arena.take(dtype_, {rows, hidden_});
+  step.embedded_rms = arena.take(DType::kF32, {rows});
+  step.hidden_rms = arena.take(DType::kF32, {rows});
+  step.normed = arena.take(dtype_, {rows, 2 * hidden_});
   ops.gather_rows(context, embedding, step.input_ids, step.embedded);
   ops.rms_norm(context, step.embedded, input_norm_->value, epsilon_,
                step.normed.columns(0, hidden_), step.embedded_rms);
   ops.rms_norm(context, step.hidden, hidden_norm_->value, epsilon_,
                step.normed.columns(hidden_, 2 * hidden_), step.hidden_rms);
+  const TensorView residual = arena.take(DType::kF32, {queries, hidden_});
+  choose_queries(context, step, residual);
   project(context, rope, kv, step);
 
-  step.attended = arena.take(dtype_, {tokens, heads_ * head_dim_});
-  step.log_sum_exp = arena.take(DType::kF32, {tokens, heads_});
-  ops.attention(context, step.q, kv.keys.heads(head_dim_), kv.values.heads(head_dim_),
+  step.attended = arena.take(dtype_, {queries, heads_ * head_dim_});
+  step.log_sum_exp = arena.take(DType::kF32, {queries, heads_});
+  ops.attention(context, step.rotated_q, kv.keys.heads(head_dim_), kv.values.heads(head_dim_),
                 step.intervals, scale_, step.attended.heads(head_dim_), step.log_sum_exp);
-  const TensorView residual = arena.take(DType::kF32, {tokens, hidden_});
-  const ConstTensorView base = config_.norm_before_residual
-                                   ? ConstTensorView(step.normed.columns(hidden_, 2 * hidden_))
-                                   : ConstTensorView(step.hidden);
-  ops.copy(context, base, residual);
   o_proj_->forward(context, step.attended, Write::kAdd, residual);
-  step.out = arena.take(DType::kF32, {tokens, hidden_});
+  step.out = arena.take(DType::kF32, {queries, hidden_});
   mlp_->forward(context, residual, step.mlp, step.out);
 }
 
-/// From the gradients of rotated queries (dq), keys and values (kv) to that of the stacked
-/// projection.
-void Eagle3Layer::project_backward(Context& context, const RopeTable& rope, KeysValues& kv,
-                                   const Step& step, TensorView dq, TensorView dqkv) const {
+/// From the gradient of the residual stream after attention to that of the
+/// queries [A, heads * D] before norm and rotary; keys' and values' gradients
+/// are added to `kv`.
+TensorView Eagle3Layer::attend_backward(Context& context, const RopeTable& rope, KeysValues& kv,
+                                        const Step& step, ConstTensorView dresidual) const {
   const Ops& ops = context.device.ops();
-  const int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
+  Arena& arena = context.arena;
+  const int64_t queries = dresidual.dim(0), columns = heads_ * head_dim_;
+  const TensorView dattended = arena.take(dtype_, {queries, columns});
+  o_proj_->backward(context, dresidual, step.attended, Write::kOverwrite, dattended);
+  const TensorView dq = arena.take(dtype_, {queries, columns});
+  ops.attention_backward(
+      context, dattended.heads(head_dim_), step.rotated_q, kv.keys.heads(head_dim_),
+      kv.values.heads(head_dim_), step.attended.heads(head_dim_), step.log_sum_exp, step.intervals,
+      scale_, dq.heads(head_dim_), kv.dkeys.heads(head_dim_), kv.dvalues.heads(head_dim_));
+  ops.rotary(context, dq.heads(head_dim_), step.query_positions, rope.cos(), rope.sin(),
+             RotaryDirection::kBackward);
+  if (config_.body.qk_norm) {
+    ops.rms_norm_backward(context, dq.heads(head_dim_), step.q, q_norm_->value, step.q_rms,
+                          Write::kOverwrite, dq.heads(head_dim_), q_norm_->gradient);
+  }
+  return dq;
+}
+
+/// From the gradients of queries (dq), keys and values (kv), and of the
+/// residual stream where it starts from the normalised hidden state, to that of
+/// step.normed [N, 2 H].
+TensorView Eagle3Layer::project_backward(Context& context, const RopeTable& rope, KeysValues& kv,
+                                         const Step& step, TensorView dq,
+                                         ConstTensorView gradient) const {
+  const Ops& ops = context.device.ops();
+  Arena& arena = context.arena;
+  const int64_t rows = step.hidden.dim(0), columns = kv_heads_ * head_dim_;
   const TensorView dk = slice(kv.dkeys, kv, step.index);
-  ops.rotary(context, dq, step.positions, rope.cos(), rope.sin(), RotaryDirection::kBackward);
   ops.rotary(context, dk.heads(head_dim_), step.positions, rope.cos(), rope.sin(),
              RotaryDirection::kBackward);
   if (config_.body.qk_norm) {
-    const TensorView q = step.qkv.columns(0, queries).heads(head_dim_);
-    const TensorView k = step.qkv.columns(queries, queries + keys).heads(head_dim_);
-    ops.rms_norm_backward(context, dq, q, q_norm_->value, step.q_rms, Write::kOverwrite, dq,
-                          q_norm_->gradient);
-    ops.rms_norm_backward(context, dk.heads(head_dim_), k, k_norm_->value, step.k_rms,
+    ops.rms_norm_backward(context, dk.heads(head_dim_),
+                          step.kv.columns(0, columns).heads(head_dim_), k_norm_->value, step.k_rms,
                           Write::kOverwrite, dk.heads(head_dim_), k_norm_->gradient);
   }
-  ops.copy(context, dk, dqkv.columns(queries, queries + keys));
-  ops.copy(context, slice(kv.dvalues, kv, step.index),
-           dqkv.columns(queries + keys, queries + 2 * keys));
+  const TensorView dkv = arena.take(dtype_, {rows, 2 * columns});
+  ops.copy(context, dk, dkv.columns(0, columns));
+  ops.copy(context, slice(kv.dvalues, kv, step.index), dkv.columns(columns, 2 * columns));
+
+  const TensorView dquery = arena.take(dtype_, {dq.dim(0), 2 * hidden_});
+  q_proj_->backward(context, dq, step.query_normed, Write::kOverwrite, dquery);
+  if (config_.norm_before_residual) {
+    ops.add(context, gradient, dquery.columns(hidden_, 2 * hidden_));
+  }
+  if (!step.query_rows.present()) {
+    kv_proj_->backward(context, dkv, step.normed, Write::kAdd, dquery);
+    return dquery;
+  }
+  const TensorView dnormed = arena.take(DType::kF32, {rows, 2 * hidden_});
+  kv_proj_->backward(context, dkv, step.normed, Write::kOverwrite, dnormed);
+  ops.scatter_add_rows(context, dquery, step.query_rows, dnormed);
+  return dnormed;
 }
 
 void Eagle3Layer::backward(Context& context, const RopeTable& rope, KeysValues& kv,
-                           const Step& step, TensorView gradient) const {
+                           const Step& step, TensorView gradient, TensorView dhidden) const {
   const Ops& ops = context.device.ops();
-  Arena& arena = context.arena;
-  const Arena::Scope scope(arena);
-  const int64_t tokens = kv.tokens, queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
+  const Arena::Scope scope(context.arena);
   mlp_->backward(context, step.mlp, gradient);
-
-  const ConstTensorView dresidual = converted(context, gradient, dtype_);
-  const TensorView dattended = arena.take(dtype_, {tokens, queries});
-  o_proj_->backward(context, dresidual, step.attended, Write::kOverwrite, dattended);
-  const TensorView dqkv = arena.take(dtype_, {tokens, queries + 2 * keys});
-  const TensorView dq = dqkv.columns(0, queries).heads(head_dim_);
-  ops.attention_backward(context, dattended.heads(head_dim_), step.q, kv.keys.heads(head_dim_),
-                         kv.values.heads(head_dim_), step.attended.heads(head_dim_),
-                         step.log_sum_exp, step.intervals, scale_, dq, kv.dkeys.heads(head_dim_),
-                         kv.dvalues.heads(head_dim_));
-  project_backward(context, rope, kv, step, dq, dqkv);
-
-  const TensorView dnormed = arena.take(dtype_, {tokens, 2 * hidden_});
-  qkv_proj_->backward(context, dqkv, step.normed, Write::kOverwrite, dnormed);
+  const TensorView dq =
+      attend_backward(context, rope, kv, step, converted(context, gradient, dtype_));
+  const TensorView dnormed = project_backward(context, rope, kv, step, dq, gradient);
   const TensorView dembedded = dnormed.columns(0, hidden_);
   ops.rms_norm_backward(context, dembedded, step.embedded, input_norm_->value, step.embedded_rms,
                         Write::kOverwrite, dembedded, input_norm_->gradient);
-  const TensorView dhidden = dnormed.columns(hidden_, 2 * hidden_);
-  Write write = Write::kAdd;  // The residual stream passes the gradient on as it is.
-  if (config_.norm_before_residual) {
-    ops.add(context, gradient, dhidden);
-    write = Write::kOverwrite;
+  // The residual stream passes the gradient on as it is, unless it starts from
+  // the normed state.
+  const bool all = !step.query_rows.present();
+  const Write write = all && !config_.norm_before_residual ? Write::kAdd : Write::kOverwrite;
+  ops.rms_norm_backward(context, dnormed.columns(hidden_, 2 * hidden_), step.hidden,
+                        hidden_norm_->value, step.hidden_rms, write, dhidden,
+                        hidden_norm_->gradient);
+  if (!all && !config_.norm_before_residual) {
+    ops.scatter_add_rows(context, gradient, step.query_rows, dhidden);
   }
-  ops.rms_norm_backward(context, dhidden, step.hidden, hidden_norm_->value, step.hidden_rms, write,
-                        gradient, hidden_norm_->gradient);
 }
 
 }  // namespace percheron

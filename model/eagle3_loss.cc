@@ -1,5 +1,6 @@
-// The loss stage of EAGLE-3: chunks of teacher rows, each used by all steps, so that neither
-// teacher nor draft logits of the whole micro-batch exist at once (Automodel#2428, SpecForge#466).
+// The loss stage of EAGLE-3: chunks of teacher rows, each used by all steps, so
+// that neither teacher nor draft logits of the whole micro-batch exist at once
+// (Automodel#2428, SpecForge#466).
 
 #include <algorithm>
 
@@ -8,8 +9,8 @@
 
 namespace percheron {
 
-/// Fills the teacher logits of the chunk's rows: given, or final norm and head over the last
-/// layer's output.
+/// Fills the teacher logits of the chunk's rows: given, or final norm and head
+/// over the last layer's output.
 void Eagle3Drafter::teach(Context& context, const Eagle3Rows& rows, const Unrolled& run,
                           Chunk& chunk) const {
   const Ops& ops = context.device.ops();
@@ -32,7 +33,8 @@ void Eagle3Drafter::teach(Context& context, const Eagle3Rows& rows, const Unroll
   teacher_head_->forward(context, normed, chunk.teacher_logits);
 }
 
-/// One step's losses on a chunk, and the gradients of head, norm and the step's output.
+/// One step's losses on a chunk, and the gradients of head, norm and the step's
+/// output.
 void Eagle3Drafter::learn_step(Context& context, const Eagle3Rows& rows, const LossConfig& loss,
                                const Chunk& chunk, int64_t k, Unrolled& run,
                                Results& results) const {
@@ -76,7 +78,8 @@ void Eagle3Drafter::learn_step(Context& context, const Eagle3Rows& rows, const L
   ops.scatter_add_rows(context, doutputs, query_rows, run.gradients[k]);
 }
 
-/// One term of the loss: adds its value to `loss` and (by `write`) its gradient to `dnormed`.
+/// One term of the loss: adds its value to `loss` and (by `write`) its gradient
+/// to `dnormed`.
 void Eagle3Drafter::learn_term(Context& context, const LossTerm& term, const Chunk& chunk,
                                ConstTensorView normed, ConstTensorView weights, TensorView argmax,
                                TensorView teacher_argmax, TensorView loss, Write write,
@@ -108,7 +111,8 @@ Eagle3Drafter::Results Eagle3Drafter::learn(Context& context, const Eagle3Rows& 
   results.teacher_argmax = arena.take(DType::kI32, {1, all});
   ops.fill_zero(context, results.loss);
   for (int64_t k = 0; k < rows.steps; ++k) {
-    run.gradients.push_back(arena.take(DType::kF32, {rows.tokens, config_.body.hidden_size}));
+    run.gradients.push_back(arena.take(
+        DType::kF32, {static_cast<int64_t>(rows.queries.size()), config_.body.hidden_size}));
     ops.fill_zero(context, run.gradients.back());
   }
   const int64_t chunk_rows = loss_chunk_rows(loss, config_.draft_vocab_size);

@@ -6,32 +6,47 @@
 namespace percheron {
 namespace {
 
-/// Fills positions, input ids and intervals: what the forward pass of all steps needs.
+/// The token that row i of step k embeds; `end` of the row's document.
+int32_t embedded_token(const MicroBatch& batch, const LossConfig& loss, int64_t i, int64_t k,
+                       int64_t end) {
+  const int64_t token = i + k + loss.row_shift;
+  const int64_t readable = loss.cross_documents ? batch.tokens() : end;
+  return token < readable ? static_cast<int32_t>(batch.token_ids[token]) : 0;
+}
+
+/// What every row needs to give its keys, and what the queries need in all
+/// steps.
 void lay_out_inputs(const MicroBatch& batch, const LossConfig& loss, Eagle3Rows& rows) {
   const int64_t tokens = rows.tokens, steps = rows.steps;
-  rows.positions.resize(static_cast<size_t>(steps * tokens));
-  rows.input_ids.resize(static_cast<size_t>(steps * tokens));
-  rows.intervals.resize(static_cast<size_t>(steps * tokens * 4));
+  const int64_t count = static_cast<int64_t>(rows.queries.size());
+  rows.input_ids.resize(static_cast<size_t>(steps * count));
+  rows.positions.resize(static_cast<size_t>(steps * count));
+  rows.intervals.resize(static_cast<size_t>(steps * count * 4));
+  int64_t query = 0;
   for (int64_t d = 0; d < batch.documents(); ++d) {
     const int64_t begin = batch.offsets[d], end = batch.offsets[d + 1];
-    const int64_t readable = loss.cross_documents ? tokens : end;
-    for (int64_t k = 0; k < steps; ++k) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t at = k * tokens + i, token = i + k + loss.row_shift;
-        const int64_t own = tokens + i * (steps - 1);
+    for (int64_t i = begin; i < end; ++i) {
+      rows.first_ids.push_back(embedded_token(batch, loss, i, 0, end));
+      rows.first_positions.push_back(static_cast<int32_t>(i - begin));
+      if (query == count || rows.queries[query] != i) continue;
+      const int64_t own = tokens + query * (steps - 1);
+      for (int64_t k = 0; k < steps; ++k) {
+        const int64_t at = k * count + query;
+        rows.input_ids[at] = embedded_token(batch, loss, i, k, end);
         rows.positions[at] = static_cast<int32_t>(i - begin + k);
-        rows.input_ids[at] = token < readable ? static_cast<int32_t>(batch.token_ids[token]) : 0;
         int32_t* interval = &rows.intervals[at * 4];
         interval[0] = static_cast<int32_t>(begin);
         interval[1] = static_cast<int32_t>(i + 1);
         interval[2] = static_cast<int32_t>(own);
         interval[3] = static_cast<int32_t>(own + k);
       }
+      ++query;
     }
   }
 }
 
-/// Adds teacher row t, reached from rows begin.. of its document, unless the gate closes it.
+/// Adds teacher row t, reached from rows begin.. of its document, unless the
+/// gate closes it.
 class TeacherRows {
  public:
   TeacherRows(const Features& features, const LossConfig& loss, std::span<const int32_t> to_draft,
@@ -71,7 +86,8 @@ class TeacherRows {
   std::span<const int32_t> to_draft_;
   Eagle3Rows& rows_;
   std::vector<int64_t> reached_,
-      begins_;  // [R] t also where the teacher is zero; first row that may reach it
+      begins_;  // [R] t also where the teacher is zero; first row that may reach
+                // it
 };
 
 void weigh(const TeacherRows& teacher, const LossConfig& loss, Eagle3Rows& rows) {
@@ -99,6 +115,23 @@ void weigh(const TeacherRows& teacher, const LossConfig& loss, Eagle3Rows& rows)
   }
 }
 
+/// Collects the rows with a loss in any step and makes query_rows indices of
+/// them.
+void number_queries(Eagle3Rows& rows) {
+  std::vector<int32_t> number(static_cast<size_t>(rows.tokens), -1);
+  for (const int32_t i : rows.query_rows) {
+    if (i >= 0) number[i] = 0;
+  }
+  for (int32_t i = 0; i < rows.tokens; ++i) {
+    if (number[i] < 0) continue;
+    number[i] = static_cast<int32_t>(rows.queries.size());
+    rows.queries.push_back(i);
+  }
+  for (int32_t& i : rows.query_rows) {
+    if (i >= 0) i = number[i];
+  }
+}
+
 double denominator_of(const MicroBatch& batch, const LossConfig& loss, const Eagle3Rows& rows) {
   switch (loss.denominator) {
     case Denominator::kSupervised: return static_cast<double>(rows.supervised);
@@ -119,14 +152,14 @@ Result<Eagle3Rows> plan_eagle3_rows(const Features& features, const LossConfig& 
   const MicroBatch& batch = features.batch;
   if (loss.gate_on_draft_vocab && !to_draft.empty() && features.top1.empty()) {
     return invalid_argument(
-        "loss.gate_on_draft_vocab needs the target's top-1 ids, which these features lack; capture "
+        "loss.gate_on_draft_vocab needs the target's top-1 ids, which these "
+        "features lack; capture "
         "them with top-1 or set loss.gate_on_draft_vocab: false");
   }
   Eagle3Rows rows;
   rows.tokens = batch.tokens();
   rows.steps = loss.ttt_steps;
   rows.row_shift = loss.row_shift;
-  lay_out_inputs(batch, loss, rows);
   rows.status.assign(static_cast<size_t>(rows.tokens), Eagle3Rows::kUnsupervised);
   rows.begin.assign(static_cast<size_t>(rows.tokens), 0);
   TeacherRows teacher(features, loss, to_draft, rows);
@@ -146,6 +179,8 @@ Result<Eagle3Rows> plan_eagle3_rows(const Features& features, const LossConfig& 
     if (loss.right_edge == RightEdge::kZeroTeacher && supervised(end)) teacher.add_zero(end, begin);
   }
   weigh(teacher, loss, rows);
+  number_queries(rows);
+  lay_out_inputs(batch, loss, rows);
   rows.weight = denominator_of(batch, loss, rows) + loss.denominator_epsilon;
   return rows;
 }

@@ -1,4 +1,5 @@
-// Forward and backward through fc and the unrolled steps; the loss stage is in eagle3_loss.cc.
+// Forward and backward through fc and the unrolled steps; the loss stage is in
+// eagle3_loss.cc.
 
 #include "model/eagle3.h"
 
@@ -27,8 +28,8 @@ void Eagle3Drafter::fuse(Context& context, ConstTensorView states, Fused& fused)
   fc_proj_->forward(context, fused.normed, Write::kOverwrite, fused.hidden);
 }
 
-/// gradient: [T, H] f32, of fused.hidden. The captured states themselves get none: the target is
-/// frozen.
+/// gradient: [T, H] f32, of fused.hidden. The captured states themselves get
+/// none: the target is frozen.
 void Eagle3Drafter::fuse_backward(Context& context, const Fused& fused,
                                   ConstTensorView gradient) const {
   const Ops& ops = context.device.ops();
@@ -54,23 +55,30 @@ void Eagle3Drafter::fuse_backward(Context& context, const Fused& fused,
 void Eagle3Drafter::unroll(Context& context, const Eagle3Rows& rows, Unrolled& run) const {
   Arena& arena = context.arena;
   const int64_t tokens = rows.tokens, steps = rows.steps, hidden = config_.body.hidden_size;
-  const TensorView ids = upload(context, rows.input_ids, {steps, tokens});
-  const TensorView positions = upload(context, rows.positions, {steps, tokens});
-  const TensorView intervals = upload(context, rows.intervals, {steps * tokens, 4});
-  run.kv = layer_->make_keys_values(context, tokens, steps);
+  const int64_t queries = static_cast<int64_t>(rows.queries.size());
+  const TensorView ids = upload(context, rows.input_ids, {steps, queries});
+  const TensorView positions = upload(context, rows.positions, {steps, queries});
+  const TensorView intervals = upload(context, rows.intervals, {steps * queries, 4});
+  run.kv = layer_->make_keys_values(context, tokens, queries, steps);
   TensorView hidden_states = run.fused.hidden;
   for (int64_t k = 0; k < steps; ++k) {
     Step step;
     step.index = k;
-    step.input_ids = ids.rows(k, k + 1).reshaped({tokens});
-    step.positions = positions.rows(k, k + 1).reshaped({tokens});
-    step.intervals = intervals.rows(k * tokens, (k + 1) * tokens);
+    step.input_ids = ids.rows(k, k + 1).reshaped({queries});
+    step.positions = positions.rows(k, k + 1).reshaped({queries});
+    step.intervals = intervals.rows(k * queries, (k + 1) * queries);
     step.hidden = hidden_states;
+    if (k == 0) {
+      step.query_rows = upload(context, rows.queries, {queries});
+      step.query_positions = step.positions;
+      step.input_ids = upload(context, rows.first_ids, {tokens});
+      step.positions = upload(context, rows.first_positions, {tokens});
+    }
     layer_->forward(context, target_.embedding, rope_, run.kv, step);
     hidden_states = step.out;
     if (config_.norm_output) {
-      run.fed.push_back(arena.take(DType::kF32, {tokens, hidden}));
-      run.fed_rms.push_back(arena.take(DType::kF32, {tokens}));
+      run.fed.push_back(arena.take(DType::kF32, {queries, hidden}));
+      run.fed_rms.push_back(arena.take(DType::kF32, {queries}));
       context.device.ops().rms_norm(context, step.out, norm_->value, epsilon_, run.fed.back(),
                                     run.fed_rms.back());
       hidden_states = run.fed.back();
@@ -79,21 +87,23 @@ void Eagle3Drafter::unroll(Context& context, const Eagle3Rows& rows, Unrolled& r
   }
 }
 
-/// Through all steps in reverse: what a step reads, it passes its gradient to (full
-/// back-propagation through time).
+/// Through all steps in reverse: what a step reads, it passes its gradient to
+/// (full back-propagation through time).
 void Eagle3Drafter::unroll_backward(Context& context, Unrolled& run) const {
   const Ops& ops = context.device.ops();
   layer_->begin_backward(context, run.kv);
+  const TensorView dfused =
+      context.arena.take(DType::kF32, {run.kv.tokens, config_.body.hidden_size});
   for (size_t k = run.steps.size(); k-- > 0;) {
     const TensorView gradient = run.gradients[k];
     if (config_.norm_output) {
       ops.rms_norm_backward(context, gradient, run.steps[k].out, norm_->value, run.fed_rms[k],
                             Write::kOverwrite, gradient, norm_->gradient);
     }
-    layer_->backward(context, rope_, run.kv, run.steps[k], gradient);
+    layer_->backward(context, rope_, run.kv, run.steps[k], gradient, k == 0 ? dfused : gradient);
     if (k > 0) ops.add(context, gradient, run.gradients[k - 1]);
   }
-  fuse_backward(context, run.fused, run.gradients[0]);
+  fuse_backward(context, run.fused, dfused);
 }
 
 }  // namespace percheron
