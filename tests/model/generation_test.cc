@@ -1,0 +1,149 @@
+#include "model/generation.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/model/toy_model.h"
+
+namespace percheron {
+namespace {
+
+using Prompts = std::vector<std::vector<int32_t>>;
+
+Prompts prompts_of_many_lengths() {
+  Prompts prompts;
+  for (const int64_t length : {3, 1, 40, 12, 7, 2, 25, 5, 9}) {
+    prompts.push_back(random_tokens(static_cast<uint64_t>(length), length, 97));
+  }
+  return prompts;
+}
+
+std::vector<Generated> generate_ok(TestDevice& device, Target& target, const Prompts& prompts,
+                                   const GenerateOptions& options) {
+  const Result<std::vector<Generated>> result =
+      generate(device.context(), target, prompts, options);
+  PERCHERON_CHECK(result.ok(), result.status().message());
+  return *result;
+}
+
+TEST(Generation, ABatchGivesWhatEachPromptGivesAlone) {
+  TestDevice device;
+  const auto target =
+      load_target(device, make_toy_model(4, {{"model_type", "mistral"}, {"sliding_window", 6}})
+                              .write(fresh_directory("model")));
+  const Prompts prompts = prompts_of_many_lengths();
+  GenerateOptions options;
+  options.new_tokens_max = 20;
+  options.stop_token_ids = {11, 13, 17, 40, 41, 42};
+  options.slots = 1;
+  const std::vector<Generated> alone = generate_ok(device, *target, prompts, options);
+  for (const int64_t slots : {2, 4, 64}) {
+    options.slots = slots;
+    const std::vector<Generated> batch = generate_ok(device, *target, prompts, options);
+    ASSERT_EQ(batch.size(), prompts.size());
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      EXPECT_EQ(batch[i].tokens, alone[i].tokens) << "prompt " << i << ", slots " << slots;
+      EXPECT_EQ(batch[i].stopped, alone[i].stopped);
+    }
+  }
+}
+
+TEST(Generation, SamplesDependOnSeedPromptAndPositionOnly) {
+  TestDevice device;
+  const auto target = load_target(device, make_toy_model(4).write(fresh_directory("model")));
+  const Prompts prompts = prompts_of_many_lengths();
+  GenerateOptions options;
+  options.new_tokens_max = 12;
+  options.temperature = 1.5;
+  options.seed = 3;
+  options.slots = 2;
+  const std::vector<Generated> few = generate_ok(device, *target, prompts, options);
+  options.slots = 64;
+  const std::vector<Generated> many = generate_ok(device, *target, prompts, options);
+  for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(few[i].tokens, many[i].tokens) << i;
+  options.seed = 4;
+  EXPECT_NE(generate_ok(device, *target, prompts, options)[2].tokens, many[2].tokens);
+}
+
+TEST(Generation, TheStopTokenIsKeptAndTheLimitIsNoStop) {
+  TestDevice device;
+  const auto target = load_target(device, make_toy_model(4).write(fresh_directory("model")));
+  const Prompts prompts = {random_tokens(1, 6, 97)};
+  GenerateOptions options;
+  options.new_tokens_max = 9;
+  const std::vector<int32_t> all = generate_ok(device, *target, prompts, options)[0].tokens;
+  ASSERT_EQ(all.size(), 9u);
+  options.stop_token_ids = {all[4]};
+  const Generated cut = generate_ok(device, *target, prompts, options)[0];
+  const auto first = std::find(all.begin(), all.end(), all[4]);
+  EXPECT_TRUE(cut.stopped);
+  EXPECT_EQ(cut.tokens, std::vector<int32_t>(all.begin(), first + 1));
+}
+
+TEST(Generation, APromptLongerThanOnePassIsPrefilledInPieces) {
+  TestDevice device;
+  const auto target = load_target(device, make_toy_model(4).write(fresh_directory("model")));
+  const std::vector<int32_t> prompt = random_tokens(1, 2500, 97);
+  GenerateOptions options;
+  options.new_tokens_max = 1;
+  const auto generated =
+      generate_ok(device, *target, {random_tokens(2, 1500, 97), prompt}, options);
+  Context& context = device.context();
+  Arena::Scope scope(context.arena);
+  const TensorView last = context.arena.take(DType::kF32, {2500, 32});
+  const TensorView id = context.arena.take(DType::kI32, {1});
+  ASSERT_TRUE(target->forward(context, {prompt, {0, 2500}, {}}, nullptr, {}, last).ok());
+  target->top1(context, last.rows(2499, 2500), id);
+  EXPECT_EQ(generated[1].tokens, device.integers(id));
+}
+
+TEST(Generation, ProgressAddsUpToAllNewTokens) {
+  TestDevice device;
+  const auto target = load_target(device, make_toy_model(4).write(fresh_directory("model")));
+  GenerateOptions options;
+  options.new_tokens_max = 5;
+  options.slots = 3;
+  int64_t reported = 0;
+  const auto result = generate(device.context(), *target, prompts_of_many_lengths(), options,
+                               [&](int64_t count) { reported += count; });
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(reported, 9 * 5);
+  EXPECT_TRUE(generate(device.context(), *target, {}, options)->empty());
+}
+
+TEST(Generation, BadInputIsRefused) {
+  TestDevice device;
+  const auto target = load_target(device, make_toy_model(4).write(fresh_directory("model")));
+  const auto code = [&](const Prompts& prompts, const GenerateOptions& options) {
+    return generate(device.context(), *target, prompts, options).status().code();
+  };
+  GenerateOptions options;
+  EXPECT_EQ(code({{1}, {}}, options), StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({{97}}, options), StatusCode::kInvalidArgument);
+  options.new_tokens_max = 0;
+  EXPECT_EQ(code({{1}}, options), StatusCode::kInvalidArgument);
+  options = {};
+  options.temperature = NAN;
+  EXPECT_EQ(code({{1}}, options), StatusCode::kInvalidArgument);
+  options = {};
+  options.slots = 0;
+  EXPECT_EQ(code({{1}}, options), StatusCode::kInvalidArgument);
+}
+
+TEST(PickToken, GreedyTakesTheLowestOfTheLargest) {
+  EXPECT_EQ(pick_token(std::vector<float>{1, 3, 3, 2}, 0, 0.9), 1);
+}
+
+TEST(PickToken, DrawsFollowTheSoftmax) {
+  const std::vector<float> logits = {0.0f, std::log(2.0f), -INFINITY, std::log(5.0f)};
+  EXPECT_EQ(pick_token(logits, 1.0, 0.0), 0);
+  EXPECT_EQ(pick_token(logits, 1.0, 0.124), 0);
+  EXPECT_EQ(pick_token(logits, 1.0, 0.126), 1);
+  EXPECT_EQ(pick_token(logits, 1.0, 0.374), 1);
+  EXPECT_EQ(pick_token(logits, 1.0, 0.376), 3);
+  EXPECT_EQ(pick_token(logits, 1.0, 0.999999999), 3);
+}
+
+}  // namespace
+}  // namespace percheron
