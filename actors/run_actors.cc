@@ -115,7 +115,7 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
   {
     Config config;
     caf::actor_system system(config);
-    SupervisorSettings settings{parts.setup, parts.resumed, parts.progress,
+    SupervisorSettings settings{parts.setup, parts.resumed_from, parts.progress,
                                 environment.stall_seconds, environment.checksum_steps};
     SupervisorWorld world{parts,
                           observer,

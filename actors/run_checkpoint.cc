@@ -72,7 +72,9 @@ proto::TrainingState state_of(const CheckpointSettings& settings, const TrainerS
     field.set_name(name);
     field.set_value(value);
   }
-  state.set_epoch_plan_hash(settings.epoch_plan_hash);
+  if (snapshot.step < settings.setup->steps.steps()) {
+    state.set_epoch_plan_hash(settings.batches->plan_hash(state.epoch()));
+  }
   proto::TrainingState::Optimizer& optimizer = *state.mutable_optimizer();
   optimizer.set_kind(settings.setup->optimizer.kind == OptimizerKind::kMuon ? "muon" : "adamw");
   optimizer.set_updates(snapshot.optimizer.steps);
@@ -118,6 +120,29 @@ Result<OptimizerState> read_moments(FileSystem& files, const std::string& path, 
   return state;
 }
 
+Status check_same_run(const std::string& path, const proto::TrainingState& state,
+                      const CheckpointSettings& settings) {
+  const StepPlan& steps = settings.setup->steps;
+  Fingerprint saved;
+  for (const auto& field : state.fingerprint()) saved.set(field.name(), field.value());
+  PERCHERON_RETURN_IF_ERROR(
+      compare_fingerprints(saved, "the checkpoint " + path, settings.fingerprint, "this run"));
+  if (state.step() > steps.steps()) {
+    return failed_precondition(fmt::format(
+        "{} is at step {}, but this run ends at step {}: raise train.epochs or train.steps, or "
+        "give another output.directory",
+        path, state.step(), steps.steps()));
+  }
+  if (state.step() == steps.steps()) return ok_status();
+  const PlannedStep next = steps.at(state.step());
+  const bool same_order = !state.has_epoch_plan_hash() || state.epoch() != next.epoch ||
+                          state.epoch_plan_hash() == settings.batches->plan_hash(next.epoch);
+  if (same_order) return ok_status();
+  return failed_precondition(fmt::format(
+      "{} was written with another order of samples in epoch {} than this program makes", path,
+      next.epoch));
+}
+
 bool equal_bits(const OptimizerState::Moment& moment, const ConstTensorView& view) {
   return view.dtype() == DType::kF32 && view.bytes() == moment.values.size() * sizeof(float) &&
          std::memcmp(view.data(), moment.values.data(), view.bytes()) == 0;
@@ -157,27 +182,18 @@ Result<std::string> write_run_checkpoint(FileSystem& files, const CheckpointSett
 }
 
 Result<ResumePoint> read_run_checkpoint(FileSystem& files, const std::string& path,
-                                        const RunSetup& setup, const Fingerprint& fingerprint) {
+                                        const CheckpointSettings& settings) {
   const std::string state_path = join_path(path, kState);
   PERCHERON_ASSIGN_OR_RETURN(const std::string text, files.read_text(state_path));
   proto::TrainingState state;
   if (!google::protobuf::TextFormat::ParseFromString(text, &state)) {
     return data_loss(fmt::format("{} is no training state", state_path));
   }
-  Fingerprint saved;
-  for (const auto& field : state.fingerprint()) saved.set(field.name(), field.value());
-  PERCHERON_RETURN_IF_ERROR(
-      compare_fingerprints(saved, "the checkpoint " + path, fingerprint, "this run"));
-  if (state.step() > setup.steps.steps()) {
-    return failed_precondition(fmt::format(
-        "{} is at step {}, but this run ends at step {}: raise train.epochs or train.steps, or "
-        "give another output.directory",
-        path, state.step(), setup.steps.steps()));
-  }
+  PERCHERON_RETURN_IF_ERROR(check_same_run(path, state, settings));
   ResumePoint point;
   point.path = path;
   point.progress = progress_of(state);
-  point.epoch_plan_hash = state.epoch_plan_hash();
+  point.schedule_steps = state.schedule().total_steps();
   PERCHERON_ASSIGN_OR_RETURN(point.masters_file,
                              SafetensorsFile::open(files, join_path(path, kMasters)));
   point.masters = point.masters_file.tensors();
@@ -189,9 +205,7 @@ Result<ResumePoint> read_run_checkpoint(FileSystem& files, const std::string& pa
 Status prove_run_checkpoint(FileSystem& files, const std::string& path,
                             const CheckpointSettings& settings, const TrainerSnapshot& snapshot) {
   PERCHERON_RETURN_IF_ERROR(verify_checkpoint(files, path).status());
-  PERCHERON_ASSIGN_OR_RETURN(
-      const ResumePoint point,
-      read_run_checkpoint(files, path, *settings.setup, settings.fingerprint));
+  PERCHERON_ASSIGN_OR_RETURN(const ResumePoint point, read_run_checkpoint(files, path, settings));
   bool equal = point.masters.size() == snapshot.masters.size() &&
                point.optimizer.moments.size() == snapshot.optimizer.moments.size();
   for (const auto& [name, master] : snapshot.masters) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "actors/batch_source.h"
 #include "actors/run_setup.h"
 #include "actors/step_trainer.h"
 #include "base/file_system.h"
@@ -34,7 +35,7 @@ uint32_t ledger_crc32c(uint32_t crc, const PlannedStep& step);
 struct CheckpointSettings {
   std::shared_ptr<const RunSetup> setup;
   Fingerprint fingerprint;  // resume_fingerprint()
-  std::string epoch_plan_hash;
+  std::shared_ptr<BatchSource> batches;
 };
 
 /// Writes the step directory: the drafter as servers load it, training_state/, the run's
@@ -49,14 +50,14 @@ struct ResumePoint {
   RunProgress progress;
   std::map<std::string, ConstTensorView> masters;
   OptimizerState optimizer;
-  std::string epoch_plan_hash;
+  int64_t schedule_steps = 0;  // that its learning rate was planned for
   SafetensorsFile masters_file;
 };
 
 /// Reads the checkpoint at `path` whole. kFailedPrecondition names the field in which this run
-/// differs from it; kDataLoss a file that is damaged.
+/// differs from it, the order of samples included (TorchSpec#43); kDataLoss a file that is damaged.
 Result<ResumePoint> read_run_checkpoint(FileSystem& files, const std::string& path,
-                                        const RunSetup& setup, const Fingerprint& fingerprint);
+                                        const CheckpointSettings& settings);
 
 /// Proves that what was just written loads and equals `snapshot` to the bit.
 Status prove_run_checkpoint(FileSystem& files, const std::string& path,

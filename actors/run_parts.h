@@ -69,8 +69,8 @@ struct RunParts {
   std::shared_ptr<BatchSource> batches;
   std::string fingerprint;  // digest that every feature carries
   CheckpointSettings checkpoint;
-  bool resumed = false;
-  RunProgress progress;  // where the run starts
+  std::string resumed_from;  // the checkpoint that the run goes on from; empty = a new run
+  RunProgress progress;      // where the run starts
   HeldOutFeatures held_out;
   std::unique_ptr<FeatureStore> store;
   std::unique_ptr<Quarantine> quarantine;
@@ -89,8 +89,9 @@ struct RunEnvironment {
   const Clock& clock;
   RunObserver& observer;
   const std::atomic<int>& stop_signals;  // how often the operator has asked to stop
-  double stall_seconds = 600;            // without a sign of life the run ends with a report
-  int64_t checksum_steps = 100;
+  // Without a sign of life for so long the run ends with a report of who holds what (TorchSpec#53).
+  double stall_seconds = 3600;
+  int64_t checksum_steps = 100;  // trainers' parameters are compared every so many steps
 };
 
 /// Runs the actors until the run ends and all of them are gone.

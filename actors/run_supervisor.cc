@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "data/checkpoint.h"
 
 namespace percheron {
 namespace {
@@ -46,9 +47,13 @@ RunSupervisor::RunSupervisor(SupervisorSettings settings, RunOrders& orders, Run
       checkpoint_policy_(setup_.config.checkpoint().every_steps(), setup_.steps.steps()),
       meter_(static_cast<int>(setup_.placement.trainers.size()), now()),
       progress_(settings_.progress) {
-  if (progress_.best_step) best_.restore(*progress_.best_step, progress_.best_acceptance);
-  if (settings_.resumed)
-    asked_at_ = saved_at_ = progress_.step;  // Its evaluation and checkpoint exist.
+  if (progress_.best_step) {
+    best_.restore(*progress_.best_step, progress_.best_acceptance);
+    best_checkpoint_ = join_path(setup_.output(), step_directory_name(*progress_.best_step));
+  }
+  if (settings_.resumed_from.empty()) return;
+  latest_checkpoint_ = settings_.resumed_from;
+  asked_at_ = saved_at_ = progress_.step;  // Its evaluation and checkpoint exist.
 }
 
 void RunSupervisor::start() {
@@ -376,6 +381,7 @@ void RunSupervisor::tick(int signals) {
 void RunSupervisor::finish(const Status& status) {
   if (finished_) return;
   finished_ = true;
+  if (!status.ok()) observer_.on_event("the run ends: " + status.message());
   orders_.finish(status);
 }
 

@@ -39,9 +39,9 @@ class RunOrders {
 
 struct SupervisorSettings {
   std::shared_ptr<const RunSetup> setup;
-  bool resumed = false;
+  std::string resumed_from;    // a checkpoint; empty = a new run
   RunProgress progress;          // where the run goes on from
-  double stall_seconds = 600;    // without a word from anyone, the run ends
+  double stall_seconds = 3600;    // without a word from anyone, the run ends
   int64_t checksum_steps = 100;  // trainers' parameters are compared every so many steps
 };
 

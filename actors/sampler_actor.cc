@@ -30,12 +30,10 @@ class Sampler {
         credits_(*parts.store),
         sequence_(parts.setup, parts.batches, parts.progress.step),
         policy_([this] { return sequence_.next(); }, credits_, 0),
-        held_out_left_(parts.batches->held_out_micro_batches()) {
-    if (held_out_left_ == 0) exhausted_before_ = 0;
-  }
+        held_out_left_(parts.batches->held_out_micro_batches()) {}
 
   void begin(int64_t step) {
-    if (step < parts_.setup->steps.steps()) exhausted_before_ = first_epoch(step);
+    if (step < parts_.setup->steps.steps()) next_epoch_ = epoch_of(step);
     open(step);
     pump();
   }
@@ -78,7 +76,7 @@ class Sampler {
   }
 
  private:
-  int64_t first_epoch(int64_t step) const { return parts_.setup->steps.at(step).epoch; }
+  int64_t epoch_of(int64_t step) const { return parts_.setup->steps.at(step).epoch; }
 
   void open(int64_t step) {
     policy_.set_open_step(step);
@@ -105,10 +103,9 @@ class Sampler {
   void report_exhausted_epochs() {
     const StepPlan& steps = parts_.setup->steps;
     if (parts_.progress.step >= steps.steps()) return;
-    const int64_t end = first_epoch(steps.steps() - 1) + 1;
-    while (exhausted_before_ >= 0 && exhausted_before_ < end &&
-           policy_.epoch_exhausted(exhausted_before_)) {
-      self_->send(peers_->supervisor, EpochExhausted{exhausted_before_++});
+    const int64_t end = epoch_of(steps.steps() - 1) + 1;
+    while (next_epoch_ >= 0 && next_epoch_ < end && policy_.epoch_exhausted(next_epoch_)) {
+      self_->send(peers_->supervisor, EpochExhausted{next_epoch_++});
     }
   }
 
@@ -120,7 +117,7 @@ class Sampler {
   SamplerPolicy policy_;
   std::set<int> idle_;
   int64_t held_out_left_;
-  int64_t exhausted_before_ = -1;  // epochs before this one were reported; -1 before the begin
+  int64_t next_epoch_ = -1;  // the first whose exhaustion is not reported; -1 before the begin
 };
 
 }  // namespace

@@ -99,11 +99,16 @@ Result<std::optional<ResumePoint>> find_resume_point(RunParts& parts,
         "directory, remove it, or set checkpoint.resume: true",
         setup.output(), latest.checkpoint->path));
   }
-  PERCHERON_ASSIGN_OR_RETURN(ResumePoint point,
-                             read_run_checkpoint(*parts.files, latest.checkpoint->path, setup,
-                                                 parts.checkpoint.fingerprint));
+  PERCHERON_ASSIGN_OR_RETURN(
+      ResumePoint point,
+      read_run_checkpoint(*parts.files, latest.checkpoint->path, parts.checkpoint));
   environment.observer.on_event(
       fmt::format("resuming from {} at step {}", point.path, point.progress.step));
+  if (point.schedule_steps != setup.schedule.total_steps) {
+    environment.observer.on_event(
+        fmt::format("the learning rate was planned for {} steps and is now for {}",
+                    point.schedule_steps, setup.schedule.total_steps));
+  }
   return std::optional<ResumePoint>(std::move(point));
 }
 
@@ -203,14 +208,13 @@ Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup>
   // Samples are numbered by their place in the data, so cached features belong to that data too.
   fingerprint.set("data.train", setup->data.train->content_hash());
   parts->fingerprint = fingerprint.digest();
-  parts->checkpoint = {setup, resume_fingerprint(*setup, target_hash),
-                       parts->batches->plan_hash(0)};
+  parts->checkpoint = {setup, resume_fingerprint(*setup, target_hash), parts->batches};
   PERCHERON_ASSIGN_OR_RETURN(parts->store, FeatureStore::make({setup->config.features().bytes_max(),
                                                                setup->step_bytes_max}));
   PERCHERON_ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
                              find_resume_point(*parts, environment));
   if (point) {
-    parts->resumed = true;
+    parts->resumed_from = point->path;
     parts->progress = point->progress;
   }
   parts->quarantine =

@@ -1,9 +1,14 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "actors/actor_system.h"
 
 namespace percheron {
 namespace {
+
+// Jobs that an evaluation is cut into.
+constexpr size_t kEvaluationJobsMax = 256;
 
 // A trainer actor's hands: each function posts a job that ends by telling an actor.
 class Trainer {
@@ -81,15 +86,25 @@ class Trainer {
       double seconds = 0;
     };
     const auto share = std::make_shared<Share>();
+    std::vector<FeaturesPtr> mine;
     const std::vector<FeaturesPtr> all = parts_.held_out.all();
-    // One job each, so that others on the device get their turn.
     for (size_t i = static_cast<size_t>(number_); i < all.size(); i += parts_.trainers.size()) {
-      place_.worker->post([this, share, features = all[i]](Context& context) {
-        const double begin = now();
-        Result<WalkCounts> counts = place_.trainer->evaluate(context, *features);
-        if (!counts.ok()) return fail(counts.status().with_context("evaluation"));
-        share->counts.add(*counts);
-        share->seconds += now() - begin;
+      mine.push_back(all[i]);
+    }
+    // In several jobs, so that others on the device get their turn.
+    const size_t chunk = (mine.size() + kEvaluationJobsMax - 1) / kEvaluationJobsMax;
+    for (size_t first = 0; first < mine.size(); first += chunk) {
+      const auto begin = mine.begin() + static_cast<std::ptrdiff_t>(first);
+      const auto end =
+          mine.begin() + static_cast<std::ptrdiff_t>(std::min(first + chunk, mine.size()));
+      place_.worker->post([this, share, some = std::vector(begin, end)](Context& context) {
+        const double started = now();
+        for (const FeaturesPtr& features : some) {
+          Result<WalkCounts> counts = place_.trainer->evaluate(context, *features);
+          if (!counts.ok()) return fail(counts.status().with_context("evaluation"));
+          share->counts.add(*counts);
+        }
+        share->seconds += now() - started;
       });
     }
     place_.worker->post([this, share, step](Context&) {

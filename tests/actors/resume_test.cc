@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "data/checkpoint.h"
+#include "proto/checkpoint.pb.h"
 #include "tests/actors/tiny_run.h"
 #include "tests/model/toy_model.h"
 
@@ -44,10 +45,12 @@ class Child {
   pid_t pid_ = -1;
 };
 
-proto::Run long_run(const std::string& name) {
-  proto::Run run = make_tiny_run(name, {.epochs = 4});
+/// Two targets; one trainer that may steal, or two with a fixed assignment.
+proto::Run long_run(const std::string& name, int trainers) {
+  proto::Run run = make_tiny_run(name, {.epochs = 4, .micro_batches_per_step = 4});
   run.mutable_checkpoint()->set_every_steps(3);
-  place(run, 2, 1);
+  if (trainers > 1) run.mutable_mailbox()->set_assignment(proto::Mailbox::FIXED);
+  place(run, 2, trainers);
   return run;
 }
 
@@ -57,30 +60,56 @@ int64_t steps_of(const proto::Run& run) {
   return (*setup)->steps.steps();
 }
 
-// SpecForge bcb2ec2a, fb85f10f (C52, C68, C69): wherever the kill falls, the end is the same.
-TEST(Resume, KilledAtTenRandomMomentsTheParametersEndBitIdentical) {
-  const uint64_t seed = 20250301;
-  RecordProperty("seed", std::to_string(seed));
-  proto::Run reference = long_run("kill_reference");
+/// What the latest checkpoint of a run remembers.
+proto::TrainingState latest_state(const proto::Run& run) {
+  proto::TrainingState state;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
+      read_file(
+          join_path(run.output().directory(), "latest/training_state/training_state.textproto")),
+      &state));
+  return state;
+}
+
+/// Kills a run at random moments until it has been killed `kills` times, then lets it end.
+void expect_same_end_after_kills(int trainers, int kills, uint64_t seed) {
+  proto::Run reference = long_run("kill_reference", trainers);
   RecordingObserver undisturbed;
   ASSERT_TRUE(train_tiny(reference, undisturbed).ok());
   const std::string expected = latest_masters(reference);
 
-  proto::Run run = long_run("kill");
+  proto::Run run = long_run("kill", trainers);
+  const std::string log = run.output().directory() + ".log";
   Random random(seed);
-  for (int kill = 0; kill < 10; ++kill) {
+  for (int kill = 0; kill < kills; ++kill) {
     const uint64_t delay_ms = 20 + random.below(400);
     SCOPED_TRACE(testing::Message()
                  << "seed " << seed << " kill " << kill << " after " << delay_ms << " ms");
-    const Child child(run, run.output().directory() + ".log");
+    const Child child(run, log);
     std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
     child.send(SIGKILL);
     const int status = child.wait();
-    EXPECT_TRUE(status == 0 || status == -SIGKILL) << read_file(run.output().directory() + ".log");
+    EXPECT_TRUE(status == 0 || status == -SIGKILL) << read_file(log);
   }
-  const Child last(run, run.output().directory() + ".log");
-  ASSERT_EQ(last.wait(), 0) << read_file(run.output().directory() + ".log");
+  const Child last(run, log);
+  ASSERT_EQ(last.wait(), 0) << read_file(log);
   EXPECT_EQ(latest_masters(run), expected);
+  // The audit: every step and micro-batch once, in the same order.
+  const proto::TrainingState state = latest_state(run), whole = latest_state(reference);
+  EXPECT_EQ(state.ledger().ShortDebugString(), whole.ledger().ShortDebugString());
+  EXPECT_EQ(state.tokens_trained(), whole.tokens_trained());
+  EXPECT_EQ(state.samples_trained(), whole.samples_trained());
+  EXPECT_EQ(state.samples_trained(), 4 * 24) << "each sample once an epoch";
+}
+
+// SpecForge bcb2ec2a, fb85f10f (C52, C68, C69): wherever the kill falls, the end is the same.
+TEST(Resume, KilledAtTenRandomMomentsTheParametersEndBitIdentical) {
+  RecordProperty("seed", "20250301");
+  expect_same_end_after_kills(1, 10, 20250301);
+}
+
+TEST(Resume, FixedAssignmentEndsBitIdenticalWithTwoTrainersToo) {
+  RecordProperty("seed", "20250302");
+  expect_same_end_after_kills(2, 4, 20250302);
 }
 
 TEST(Resume, SigtermSavesAtTheNextStepAndTheSameCommandGoesOn) {

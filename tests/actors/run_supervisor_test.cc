@@ -64,7 +64,7 @@ class SupervisorTest : public testing::Test {
     ASSERT_TRUE(setup.ok()) << setup.status().message();
     SupervisorSettings settings;
     settings.setup = *setup;
-    settings.resumed = resumed;
+    if (resumed) settings.resumed_from = "step-before";
     settings.progress.step = first;
     settings.stall_seconds = 60;
     supervisor_.emplace(settings, diary_, observer_, clock_);

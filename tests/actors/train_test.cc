@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <future>
 
 #include "tests/actors/tiny_run.h"
 
@@ -109,6 +110,107 @@ TEST(Train, FeaturesOfTheFirstEpochAreKeptForTheOthers) {
     EXPECT_EQ(plain.steps()[i].loss, cached.steps()[i].loss) << "step " << i;
   }
   EXPECT_GT(cached.steps().back().cached_bytes, 0u);
+}
+
+/// Never answers until it is let go.
+class HangingMaker final : public FeatureMaker {
+ public:
+  explicit HangingMaker(std::shared_future<void> released) : released_(std::move(released)) {}
+  Result<FeaturesPtr> make(Context&, MicroBatch) override {
+    released_.wait();
+    return unavailable("was let go");
+  }
+
+ private:
+  std::shared_future<void> released_;
+};
+
+// TorchSpec#53 (C53): held-out data is wanted, and the target never delivers.
+TEST(Train, TargetThatNeverAnswersEndsTheRunNamingIt) {
+  const proto::Run run = make_tiny_run("hang", {.held_out = 3});
+  std::promise<void> release;
+  class Releaser : public RecordingObserver {
+   public:
+    explicit Releaser(std::promise<void>& release) : release_(release) {}
+    void on_event(const std::string& text) override {
+      RecordingObserver::on_event(text);
+      if (text.starts_with("the run ends")) release_.set_value();
+    }
+
+   private:
+    std::promise<void>& release_;
+  } observer(release);
+  const std::atomic<int> none{0};
+  const RunEnvironment environment{system_files(), system_clock(), observer, none, 0.2};
+  const auto setup = resolve_run(run, system_files());
+  ASSERT_TRUE(setup.ok()) << setup.status().message();
+  auto parts = make_run_parts(*setup, environment);
+  ASSERT_TRUE(parts.ok()) << parts.status().message();
+  (*parts)->targets[0].maker = std::make_unique<HangingMaker>(release.get_future().share());
+  const Result<RunSummary> summary = run_actors(**parts, environment);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.status().code(), StatusCode::kUnavailable);
+  EXPECT_NE(summary.status().message().find("target 0 on cpu:0 has worked on micro-batch (-1, 0)"),
+            std::string::npos)
+      << summary.status().message();
+  EXPECT_EQ(observer.ends(), 1);
+}
+
+/// A trainer whose loss is not a number from its third step on.
+class DivergingTrainer final : public StepTrainer {
+ public:
+  explicit DivergingTrainer(std::unique_ptr<StepTrainer> inner) : inner_(std::move(inner)) {}
+  Result<StepSums> add(Context& context, const Features& features) override {
+    Result<StepSums> sums = inner_->add(context, features);
+    sums_ = inner_->sums();
+    if (steps_ == 2) sums_.loss = std::nan("");
+    return sums;
+  }
+  Result<StepSums> collect(Context& context, std::vector<float>& gradients) override {
+    return inner_->collect(context, gradients);
+  }
+  const StepSums& sums() const override { return sums_; }
+  void discard(Context& context) override { inner_->discard(context); }
+  Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
+                            const StepSums& total, int64_t step) override {
+    ++steps_;
+    return inner_->apply(context, gradients, total, step);
+  }
+  Result<uint32_t> checksum(Context& context) override { return inner_->checksum(context); }
+  Result<TrainerSnapshot> snapshot(Context& context, int64_t step) override {
+    return inner_->snapshot(context, step);
+  }
+  Result<WalkCounts> evaluate(Context& context, const Features& features) override {
+    return inner_->evaluate(context, features);
+  }
+
+ private:
+  std::unique_ptr<StepTrainer> inner_;
+  StepSums sums_;
+  int steps_ = 0;
+};
+
+TEST(Train, DivergingLossEndsTheRunNamingTheStepAndKeepsTheCheckpointBefore) {
+  proto::Run run = make_tiny_run("diverge", {.epochs = 4});
+  run.mutable_checkpoint()->set_every_steps(2);
+  RecordingObserver observer;
+  const std::atomic<int> none{0};
+  const RunEnvironment environment{system_files(), system_clock(), observer, none};
+  const auto setup = resolve_run(run, system_files());
+  ASSERT_TRUE(setup.ok()) << setup.status().message();
+  auto parts = make_run_parts(*setup, environment);
+  ASSERT_TRUE(parts.ok()) << parts.status().message();
+  std::unique_ptr<StepTrainer>& trainer = (*parts)->trainers[0].trainer;
+  trainer = std::make_unique<DivergingTrainer>(std::move(trainer));
+  const Result<RunSummary> summary = run_actors(**parts, environment);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(summary.status().code(), StatusCode::kDataLoss);
+  EXPECT_NE(
+      summary.status().message().find("step 2 (epoch 0, micro-batches 4 to 5): the loss is nan"),
+      std::string::npos)
+      << summary.status().message();
+  EXPECT_EQ(observer.steps().size(), 2u);
+  EXPECT_FALSE(latest_masters(run).empty());
 }
 
 // SpecForge d84778a1 (C40, C51): a poisoned sample is set aside, counted, and the run goes on.

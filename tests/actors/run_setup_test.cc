@@ -1,0 +1,158 @@
+#include "actors/run_setup.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "actors/run_plan.h"
+#include "tests/actors/tiny_run.h"
+
+namespace percheron {
+namespace {
+
+struct Refusal {
+  const char* name;
+  std::function<void(proto::Run&)> change;
+  std::vector<const char*> parts;  // of the message
+  bool dflash = false;
+};
+
+TEST(RunSetup, RefusesNamingKeyValueAndWhatToDo) {
+  const std::vector<Refusal> refusals = {
+      {"no target", [](auto& run) { run.mutable_target()->clear_path(); }, {"target.path"}},
+      {"no data", [](auto& run) { run.mutable_data()->clear_train(); }, {"data.train"}},
+      {"no output", [](auto& run) { run.clear_output(); }, {"output.directory"}},
+      {"no end", [](auto& run) { run.clear_train(); }, {"train.epochs", "train.steps"}},
+      {"step of nothing",
+       [](auto& run) { run.mutable_train()->set_micro_batches_per_step(0); },
+       {"train.micro_batches_per_step", "0"}},
+      {"long sample",
+       [](auto& run) { run.mutable_data()->set_token_budget(20); },
+       {"data.token_budget", "20"}},
+      {"capture out of range",
+       [](auto& run) { run.mutable_drafter()->set_capture(2, 5); },
+       {"5", "4 layers"}},
+      {"draft vocabulary too large",
+       [](auto& run) { run.mutable_drafter()->set_draft_vocab_size(98); },
+       {"98", "97"}},
+      {"unused rows drafted",  // vllm#55133
+       [](auto& run) { run.mutable_drafter()->set_draft_vocab_size(96); },
+       {"drafter.draft_vocab_size", "96", "94"}},
+      {"sliding layer out of range",
+       [](auto& run) {
+         run.mutable_drafter()->add_sliding_layers(7);
+         run.mutable_drafter()->set_sliding_window(4);
+       },
+       {"drafter.sliding_layers", "7"},
+       true},
+      {"labels for EAGLE-3",
+       [](auto& run) { run.mutable_loss()->set_kind(proto::Loss::DATA_LABELS); },
+       {"loss.kind", "data_labels"}},
+      {"warm-up longer than the run",
+       [](auto& run) { run.mutable_schedule()->set_warmup_steps(1000000); },
+       {"schedule.warmup_steps", "1000000"}},
+      {"rate",
+       [](auto& run) { run.mutable_optimizer()->set_learning_rate(-1); },
+       {"learning_rate", "-1"}},
+      {"bad device",
+       [](auto& run) { run.mutable_placement()->set_targets(0, "gpu:0"); },
+       {"placement.targets", "gpu"}},
+      {"draft length",
+       [](auto& run) { run.mutable_evaluate()->add_draft_lengths(9); },
+       {"evaluate.draft_lengths", "9"},
+       true},
+      {"small store",  // SpecForge 42fb4571 (C50)
+       [](auto& run) { run.mutable_features()->set_bytes_max(1000); },
+       {"features.bytes_max", "1000"}},
+  };
+  for (const Refusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.name);
+    proto::Run run = make_tiny_run("refused", {.held_out = 2, .dflash = refusal.dflash});
+    refusal.change(run);
+    const auto setup = resolve_run(run, system_files());
+    ASSERT_FALSE(setup.ok());
+    for (const char* part : refusal.parts) {
+      EXPECT_NE(setup.status().message().find(part), std::string::npos) << setup.status().message();
+    }
+  }
+}
+
+TEST(RunSetup, DeviceThatDoesNotExistIsRefusedBeforeAnythingIsLoaded) {
+  proto::Run run = make_tiny_run("no_gpu");
+  run.mutable_placement()->set_trainers(0, "cuda:97");
+  RecordingObserver observer;
+  const Result<RunSummary> summary = train_tiny(run, observer);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_NE(summary.status().message().find("cuda:97"), std::string::npos)
+      << summary.status().message();
+}
+
+TEST(RunSetup, FillsInTheDefaultsOfTheKind) {
+  proto::Run run = make_tiny_run("defaults", {.dflash = true});
+  run.mutable_optimizer()->clear_learning_rate();
+  const auto dflash = resolve_run(run, system_files());
+  ASSERT_TRUE(dflash.ok()) << dflash.status().message();
+  EXPECT_TRUE((*dflash)->loss.hard_labels);
+  EXPECT_EQ((*dflash)->loss.denominator, Denominator::kWeights);
+  EXPECT_DOUBLE_EQ((*dflash)->optimizer.learning_rate, 6e-4);
+  EXPECT_FALSE((*dflash)->features.has_last);
+  EXPECT_EQ((*dflash)->draft_lengths, std::vector<int64_t>{3});
+  EXPECT_TRUE((*dflash)->draft_ids.empty());
+  EXPECT_EQ((*dflash)->drafter.mask_token_id, 94) << "the first row that no text uses";
+
+  run = make_tiny_run("defaults_eagle3");
+  run.mutable_optimizer()->clear_learning_rate();
+  const auto eagle3 = resolve_run(run, system_files());
+  ASSERT_TRUE(eagle3.ok()) << eagle3.status().message();
+  EXPECT_FALSE((*eagle3)->loss.hard_labels);
+  EXPECT_DOUBLE_EQ((*eagle3)->optimizer.learning_rate, 1e-4);
+  EXPECT_TRUE((*eagle3)->features.has_last && (*eagle3)->features.has_top1);
+  EXPECT_EQ((*eagle3)->draft_ids.size(), 48u);
+}
+
+// Soup#680 (C120).
+TEST(RunSetup, HeldOutSamplesThatAreTrainedOnAreCounted) {
+  proto::Run run = make_tiny_run("overlap", {.samples = 9, .held_out = 3});
+  run.mutable_data()->add_held_out(run.data().train(0));
+  const auto setup = resolve_run(run, system_files());
+  ASSERT_TRUE(setup.ok()) << setup.status().message();
+  EXPECT_EQ((*setup)->data.held_out_in_training, 9);
+}
+
+TEST(RunSetup, HeldOutFeaturesNeverExceedTheStoresLimit) {
+  proto::Run run = make_tiny_run("many_held_out", {.held_out = 60});
+  auto setup = resolve_run(run, system_files());
+  ASSERT_TRUE(setup.ok()) << setup.status().message();
+  EXPECT_EQ((*setup)->data.held_out_left_out, 0);
+  run.mutable_features()->set_bytes_max((*setup)->step_bytes_max);
+  setup = resolve_run(run, system_files());
+  ASSERT_TRUE(setup.ok()) << setup.status().message();
+  const SampleSelection& chosen = (*setup)->data.held_out_selection;
+  EXPECT_GT((*setup)->data.held_out_left_out, 0);
+  EXPECT_LE((*setup)->features.bytes(chosen.tokens, 0), (*setup)->step_bytes_max);
+}
+
+TEST(RunPlan, CountsStepsBytesAndMemory) {
+  for (const bool dflash : {false, true}) {
+    SCOPED_TRACE(dflash ? "dflash" : "eagle3");
+    proto::Run run = make_tiny_run("plan", {.held_out = 3, .epochs = 3, .dflash = dflash});
+    place(run, 2, 1);
+    const auto setup = resolve_run(run, system_files());
+    ASSERT_TRUE(setup.ok()) << setup.status().message();
+    const Result<RunPlan> plan = plan_run(**setup, system_files());
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    EXPECT_EQ(plan->epochs, 3);
+    EXPECT_EQ(plan->steps, (*setup)->steps.steps());
+    EXPECT_EQ(plan->feature_bytes_per_token,
+              static_cast<uint64_t>(dflash ? 3 * 32 * 4 + 5 : 4 * 32 * 4 + 9));
+    ASSERT_EQ(plan->devices.size(), 3u);
+    EXPECT_GT(plan->devices[0].target_bytes, 4u * 97 * 32);
+    EXPECT_EQ(plan->devices[0].trainer_bytes, 0u);
+    EXPECT_GT(plan->devices[2].trainer_bytes, 16u * static_cast<uint64_t>(plan->trained_parameters))
+        << "masters, gradients and two moments";
+    EXPECT_NE(plan->text().find("features.bytes_max"), std::string::npos) << plan->text();
+  }
+}
+
+}  // namespace
+}  // namespace percheron

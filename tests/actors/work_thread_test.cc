@@ -1,0 +1,81 @@
+#include "actors/work_thread.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <memory>
+#include <vector>
+
+#include "actors/run_meter.h"
+
+namespace percheron {
+namespace {
+
+TEST(WorkThread, RunsJobsInTheOrderOfTheirPosting) {
+  WorkThread thread("test", system_clock());
+  std::vector<int> order;
+  for (int i = 0; i < 100; ++i) thread.post([&order, i] { order.push_back(i); });
+  thread.drain();
+  ASSERT_EQ(order.size(), 100u);
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(order[i], i);
+}
+
+TEST(WorkThread, StopWaitsForTheRunningJobAndDropsTheRest) {
+  WorkThread thread("test", system_clock());
+  std::promise<void> began, go_on;
+  std::atomic<bool> finished{false}, second{false};
+  thread.post([&] {
+    began.set_value();
+    go_on.get_future().wait();
+    finished = true;
+  });
+  thread.post([&] { second = true; });
+  began.get_future().wait();
+  std::thread stopper([&] { thread.stop(); });
+  while (thread.waiting() > 0) std::this_thread::yield();  // dropped by stop()
+  go_on.set_value();
+  stopper.join();
+  EXPECT_TRUE(finished);
+  EXPECT_FALSE(second);
+  thread.post([&] { second = true; });
+  EXPECT_FALSE(second) << "a stopped thread takes no more";
+}
+
+TEST(WorkThread, FreesWhatAJobHoldsBeforeTheNext) {
+  WorkThread thread("test", system_clock());
+  auto held = std::make_shared<int>(1);
+  const std::weak_ptr<int> watch = held;
+  thread.post([held = std::move(held)] {});
+  bool gone = false;
+  thread.post([&] { gone = watch.expired(); });
+  thread.drain();
+  EXPECT_TRUE(gone);
+}
+
+TEST(RunMeter, TellsCapacityWhileBusyAndTheShareOfWaiting) {
+  RunMeter meter(2, 0);
+  meter.target_worked(1000, 2);
+  meter.trainer_worked(600, 1);
+  meter.trainer_worked(600, 3);
+  meter.step_done(4);
+  const RunMeter::Rates rates = meter.rates();
+  EXPECT_DOUBLE_EQ(rates.target_tokens_per_second, 500);
+  EXPECT_DOUBLE_EQ(rates.trainer_tokens_per_second, 300);
+  EXPECT_DOUBLE_EQ(rates.tokens_per_second, 300);
+  EXPECT_DOUBLE_EQ(rates.wait_share, 0.5) << "4 of 8 trainer seconds";
+  EXPECT_DOUBLE_EQ(rates.step_seconds, 4);
+}
+
+TEST(RunMeter, LooksAtTheLastStepsOnly) {
+  RunMeter meter(1, 0);
+  for (int step = 1; step <= 200; ++step) {
+    meter.trainer_worked(10, step <= 100 ? 1 : 0.5);
+    meter.step_done(step);
+  }
+  EXPECT_DOUBLE_EQ(meter.rates().wait_share, 0.5);
+  EXPECT_DOUBLE_EQ(meter.rates().mean_step_seconds, 1);
+}
+
+}  // namespace
+}  // namespace percheron
