@@ -166,7 +166,7 @@ void attend_tile(const Attention& a, const RowTile& tile, int64_t kv_head, float
     if (!tile.second_shared) {
       alignas(64) float q[kHeadDimMax];
       load_row(row_of<Q>(a.q, row, head), d, a.scale * kLog2E, q);
-      see_keys<K>(a, q, kv_head, interval_of(a.intervals, row, 1), state, out);
+      see_keys<K>(a, q, 1, kv_head, interval_of(a.intervals, row, 1), &state, out);
     }
     finish_row<O>(a, row, head, state, out);
   }
@@ -175,17 +175,21 @@ void attend_tile(const Attention& a, const RowTile& tile, int64_t kv_head, float
 /// A tile too small for panels.
 template <class Q, class K, class O>
 void attend_rows(const Attention& a, const RowTile& tile, int64_t kv_head) {
-  const int64_t d = a.q.columns;
-  const TileLanes lanes(tile, kv_head, a.q.heads / a.k.heads);
-  for (int64_t lane = 0; lane < lanes.lanes; ++lane) {
-    const int64_t row = lanes.row(lane), head = lanes.head(lane);
-    alignas(64) float q[kHeadDimMax], out[kHeadDimMax] = {};
-    load_row(row_of<Q>(a.q, row, head), d, a.scale * kLog2E, q);
-    RowState state;
-    for (int part = 0; part < 2; ++part) {
-      see_keys<K>(a, q, kv_head, interval_of(a.intervals, row, part), state, out);
+  const int64_t d = a.q.columns, group = a.q.heads / a.k.heads;
+  for (int64_t row = tile.begin; row < tile.end; ++row) {
+    alignas(64) float q[kRowLanesMax * kHeadDimMax], out[kRowLanesMax * kHeadDimMax];
+    RowState states[kRowLanesMax];
+    for (int64_t g = 0; g < group; ++g) {
+      const int64_t head = kv_head * group + g;
+      load_row(row_of<Q>(a.q, row, head), d, a.scale * kLog2E, q + g * kHeadDimMax);
+      __builtin_memset(out + g * kHeadDimMax, 0, static_cast<size_t>(d) * sizeof(float));
     }
-    finish_row<O>(a, row, head, state, out);
+    for (int part = 0; part < 2; ++part) {
+      see_keys<K>(a, q, group, kv_head, interval_of(a.intervals, row, part), states, out);
+    }
+    for (int64_t g = 0; g < group; ++g) {
+      finish_row<O>(a, row, kv_head * group + g, states[g], out + g * kHeadDimMax);
+    }
   }
 }
 
@@ -211,7 +215,7 @@ void attention(const Attention& a) {
         for (int64_t task = tiles * a.k.heads - 1; task >= 0; --task) {
           const RowTile& tile = a.tiles[task / a.k.heads];
           const int64_t kv_head = task % a.k.heads;
-          if ((tile.end - tile.begin) * group <= kLanes / 2) {
+          if ((tile.end - tile.begin) * group <= kRowLanesMax) {
             attend_rows<Q, K, O>(a, tile, kv_head);
           } else {
             attend_tile<Q, K, O>(a, tile, kv_head,

@@ -150,7 +150,7 @@ void query_gradients(const AttentionBackward& a, const RowTile& tile, int64_t kv
     for_lanes(d,
               [&](int64_t i, auto width) { sum += load(dout + i, width) * load(out + i, width); });
     t.log_sum[lane] = log2_sum(a.log_sum_exp[at]);
-    t.delta[lane] = a.delta[at] = sum_everywhere(sum)[0];
+    t.delta[lane] = a.delta[at] = sum_lanes(sum);
   }
   add_intervals<K>(a, lanes, kv_head, 0, {tile.first_begin, tile.first_end}, t);
   if (tile.second_shared) {

@@ -10,6 +10,8 @@ namespace percheron::cpu::PERCHERON_ISA {
 namespace {
 
 constexpr int kHeadDimMax = 256;
+/// Up to this many lanes a tile is taken row by row: a panel would be mostly empty.
+constexpr int kRowLanesMax = kLanes / 2;
 
 /// A row's softmax so far, in powers of two: out is not divided by `sum` yet.
 struct RowState {
@@ -29,20 +31,28 @@ PERCHERON_INLINE Vec lane_products(const float* a, const K* b, int64_t n) {
   return sum;
 }
 
-/// score[i] = a . b[i] for i < count <= kLanes.
+/// Lane i is a . b[i], for i < count <= kLanes.
 template <class K>
 PERCHERON_INLINE Vec dots(const float* a, const K* b, int64_t stride, int count, int64_t n) {
-  Vec sums[kLanes];
+  Vec sums[kLanes] = {};
+  if (count == kLanes) {
+    for_lanes(n, [&](int64_t c, auto width) {
+      const Vec x = load(a + c, width);
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) {
-    sums[i] = i < count ? lane_products(a, b + i * stride, n) : Vec{};
+      for (int i = 0; i < kLanes; ++i) sums[i] += x * load(b + i * stride + c, width);
+    });
+  } else {
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) {
+      if (i < count) sums[i] = lane_products(a, b + i * stride, n);
+    }
   }
   return sum_of_each(sums);
 }
 
 template <class K>
 PERCHERON_INLINE float dot(const float* a, const K* b, int64_t n) {
-  return sum_everywhere(lane_products(a, b, n))[0];
+  return sum_lanes(lane_products(a, b, n));
 }
 
 /// y += sum of factor[i] x[i] over i < count.
@@ -69,39 +79,63 @@ PERCHERON_INLINE void add_scaled(const float* factor, const K* x, int64_t stride
   });
 }
 
-/// Lets a row see `keys`, in blocks counted from their begin. q: scaled to powers of two.
+constexpr int kRowKeys = 4 * kLanes;
+
+/// Asks for the rows that come next: a head's part of a wide row is too short for the processor to
+/// see the pattern.
 template <class K>
-void see_keys(const Attention& a, const float* q, int64_t kv_head, Interval keys, RowState& state,
-              float* out) {
-  constexpr int kBlock = 4 * kLanes;
+PERCHERON_INLINE void prefetch_rows(const K* x, int64_t stride, int64_t count, int64_t n) {
+  constexpr int64_t kLineElements = 64 / sizeof(K);
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t c = 0; c < n; c += kLineElements) __builtin_prefetch(x + i * stride + c);
+  }
+}
+
+/// Lets a row see `n` <= kRowKeys keys from `begin` on. q: scaled to powers of two.
+template <class K>
+void see_row_keys(const Attention& a, const float* q, int64_t kv_head, int64_t begin, int n,
+                  RowState& state, float* out) {
   const int64_t d = a.q.columns;
-  alignas(64) float score[kBlock];
-  for (int64_t begin = keys.begin; begin < keys.end; begin += kBlock) {
-    const int n = static_cast<int>(smaller<int64_t>(kBlock, keys.end - begin));
-    const K* k = row_of<K>(a.k, begin, kv_head);
-    Vec top = splat(state.largest);
-    for (int i = 0; i < n; i += kLanes) {
-      const int count = smaller(kLanes, n - i);
-      Vec s = dots(q, k + i * a.k.row_stride, a.k.row_stride, count, d);
-      if (count < kLanes) s = fill_after(s, Part{count}, -__builtin_inff());
-      top = max(top, s);
-      store(score + i, s, Full{});
+  alignas(64) float score[kRowKeys];
+  const K* k = row_of<K>(a.k, begin, kv_head);
+  Vec top = splat(state.largest);
+  for (int i = 0; i < n; i += kLanes) {
+    const int count = smaller(kLanes, n - i);
+    Vec s = dots(q, k + i * a.k.row_stride, a.k.row_stride, count, d);
+    if (count < kLanes) s = fill_after(s, Part{count}, -__builtin_inff());
+    top = max(top, s);
+    store(score + i, s, Full{});
+  }
+  const float largest = max_lanes(top);
+  if (largest > state.largest) {
+    const float rescale = exp2(splat(state.largest - largest))[0];
+    state.largest = largest;
+    state.sum *= rescale;
+    load_row(out, d, rescale, out);
+  }
+  Vec total = {};
+  for (int i = 0; i < n; i += kLanes) {
+    const Vec p = exp2(load(score + i, Full{}) - state.largest);
+    total += p;
+    store(score + i, p, Full{});
+  }
+  state.sum += sum_lanes(total);
+  add_scaled(score, row_of<K>(a.v, begin, kv_head), a.v.row_stride, n, d, out);
+}
+
+/// Lets `heads` rows, q and out with the stride kHeadDimMax, see `keys`, in blocks counted from
+/// their begin. The rows take a block one after the other, while it is in the cache.
+template <class K>
+void see_keys(const Attention& a, const float* q, int64_t heads, int64_t kv_head, Interval keys,
+              RowState* states, float* out) {
+  for (int64_t begin = keys.begin; begin < keys.end; begin += kRowKeys) {
+    const int n = static_cast<int>(smaller<int64_t>(kRowKeys, keys.end - begin));
+    const int64_t next = smaller<int64_t>(kRowKeys, keys.end - begin - n);
+    prefetch_rows(row_of<K>(a.k, begin + n, kv_head), a.k.row_stride, next, a.q.columns);
+    prefetch_rows(row_of<K>(a.v, begin + n, kv_head), a.v.row_stride, next, a.q.columns);
+    for (int64_t h = 0; h < heads; ++h) {
+      see_row_keys<K>(a, q + h * kHeadDimMax, kv_head, begin, n, states[h], out + h * kHeadDimMax);
     }
-    const float largest = max_everywhere(top)[0];
-    if (largest > state.largest) {
-      const float rescale = exp2(splat(state.largest - largest))[0];
-      state.largest = largest;
-      state.sum *= rescale;
-      load_row(out, d, rescale, out);
-    }
-    Vec total = {};
-    for (int i = 0; i < n; i += kLanes) {
-      const Vec p = exp2(load(score + i, Full{}) - state.largest);
-      total += p;
-      store(score + i, p, Full{});
-    }
-    state.sum += sum_everywhere(total)[0];
-    add_scaled(score, row_of<K>(a.v, begin, kv_head), a.v.row_stride, n, d, out);
   }
 }
 

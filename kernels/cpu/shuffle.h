@@ -2,40 +2,10 @@
 
 // Moving elements between lanes. Only for sources compiled once per instruction set.
 
-#include <utility>
-
 #include "kernels/cpu/vec.h"
 
 namespace percheron::cpu::PERCHERON_ISA {
 namespace {
-
-using LaneSequence = std::make_integer_sequence<int, kLanes>;
-
-/// Exchanges lane i with lane i ^ Step.
-template <int Step, int... I>
-PERCHERON_INLINE Vec exchange(Vec v, std::integer_sequence<int, I...>) {
-  return __builtin_shuffle(v, IntVec{(I ^ Step)...});
-}
-
-/// The sum (largest) of all lanes, in every lane, taken in a fixed tree.
-template <int Step = kLanes / 2>
-PERCHERON_INLINE Vec sum_everywhere(Vec v) {
-  v += exchange<Step>(v, LaneSequence{});
-  if constexpr (Step > 1) {
-    return sum_everywhere<Step / 2>(v);
-  } else {
-    return v;
-  }
-}
-template <int Step = kLanes / 2>
-PERCHERON_INLINE Vec max_everywhere(Vec v) {
-  v = max(v, exchange<Step>(v, LaneSequence{}));
-  if constexpr (Step > 1) {
-    return max_everywhere<Step / 2>(v);
-  } else {
-    return v;
-  }
-}
 
 /// Swaps the off-diagonal Step x Step blocks of rows a and b.
 template <int Step, int... I>

@@ -6,6 +6,11 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
+
+#if PERCHERON_VECTOR_BYTES == 32
+#include <immintrin.h>
+#endif
 
 #include "kernels/cpu/kernel_table.h"
 
@@ -77,7 +82,14 @@ PERCHERON_INLINE V load_raw(const void* p) {
 }
 
 PERCHERON_INLINE Vec widen(HalfVec bits) {
-  return bits_to_float(__builtin_convertvector(bits, UintVec) << 16);
+#if PERCHERON_VECTOR_BYTES == 32
+  // GCC makes two halves of the conversion.
+  const UintVec wide =
+      reinterpret_cast<UintVec>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(bits)));
+#else
+  const UintVec wide = __builtin_convertvector(bits, UintVec);
+#endif
+  return bits_to_float(wide << 16);
 }
 
 /// Rounds to nearest even; a NaN stays one.
@@ -153,16 +165,32 @@ PERCHERON_INLINE void store(F16* p, Vec v, Width width) {
 PERCHERON_INLINE Vec rounded_to(Vec v, const float*) { return v; }
 PERCHERON_INLINE Vec rounded_to(Vec v, const Bf16*) { return widen(narrow(v)); }
 
-PERCHERON_INLINE float sum_lanes(Vec v) {
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) v[i] += v[i + half];
-  }
-  return v[0];
+using LaneSequence = std::make_integer_sequence<int, kLanes>;
+
+/// Exchanges lane i with lane i ^ Step.
+template <int Step, int... I>
+PERCHERON_INLINE Vec exchange(Vec v, std::integer_sequence<int, I...>) {
+  return __builtin_shuffle(v, IntVec{(I ^ Step)...});
 }
+
+/// The sum of all lanes, taken in a fixed tree.
+template <int Step = kLanes / 2>
+PERCHERON_INLINE float sum_lanes(Vec v) {
+  v += exchange<Step>(v, LaneSequence{});
+  if constexpr (Step > 1) {
+    return sum_lanes<Step / 2>(v);
+  } else {
+    return v[0];
+  }
+}
+template <int Step = kLanes / 2>
 PERCHERON_INLINE float max_lanes(Vec v) {
-  float largest = v[0];
-  for (int i = 1; i < kLanes; ++i) largest = v[i] > largest ? v[i] : largest;
-  return largest;
+  v = max(v, exchange<Step>(v, LaneSequence{}));
+  if constexpr (Step > 1) {
+    return max_lanes<Step / 2>(v);
+  } else {
+    return v[0];
+  }
 }
 
 /// x with lanes from `width.count` on replaced by `fill`.
