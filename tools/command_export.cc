@@ -40,6 +40,16 @@ Result<std::vector<HostTensor>> copies_of(const DrafterFile& file) {
   return tensors;
 }
 
+/// The class that transformers gives a family, for a config.json that names none.
+std::string usual_architecture(const std::string& model_type) {
+  static const std::map<std::string, std::string> kClasses{{"llama", "LlamaForCausalLM"},
+                                                           {"mistral", "MistralForCausalLM"},
+                                                           {"qwen2", "Qwen2ForCausalLM"},
+                                                           {"qwen3", "Qwen3ForCausalLM"}};
+  const auto found = kClasses.find(model_type);
+  return found == kClasses.end() ? "" : found->second;
+}
+
 Status print_serve_command(const char* name, ServingEngine engine, const DrafterConfig& drafter,
                            const ConfigExport& config, const ExportOptions& options) {
   PERCHERON_ASSIGN_OR_RETURN(const std::string command,
@@ -63,7 +73,8 @@ Status export_drafter(const ExportOptions& options) {
                   : options.embedding ? DrafterLayout::kSpecforgeHf
                                       : DrafterLayout::kOwn;
   config.target_path = options.target;
-  config.target_architecture = target.architecture;
+  config.target_architecture =
+      target.architecture.empty() ? usual_architecture(target.model_type) : target.architecture;
   config.draft_tokens = options.draft_tokens > 0 ? options.draft_tokens : kDraftTokens;
   PERCHERON_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::open(files, options.target));
   if (!weights.contains(kEmbedding))

@@ -34,9 +34,9 @@ std::vector<ShardRow> random_rows(uint64_t seed, int64_t count) {
 constexpr uint32_t kPoison = kVocabulary - 10;
 constexpr float kHuge = 3.4e38f;
 
-std::string write_target(const std::string& directory) {
+std::string write_target(const std::string& directory, bool poisoned) {
   ToyModel model = make_toy_model(7);
-  model.tensors.at("model.embed_tokens.weight")[kPoison * 32] = kHuge;
+  if (poisoned) model.tensors.at("model.embed_tokens.weight")[kPoison * 32] = kHuge;
   return model.write(directory);
 }
 
@@ -55,7 +55,8 @@ std::string write_shard(const std::string& path, uint64_t seed, int64_t count, i
 proto::Run make_tiny_run(const std::string& name, const TinyOptions& options) {
   const std::string directory = fresh_directory(name);
   proto::Run run;
-  run.mutable_target()->set_path(write_target(fresh_directory(name + "_target")));
+  run.mutable_target()->set_path(
+      write_target(fresh_directory(name + "_target"), options.poisoned > 0));
   run.mutable_target()->set_compute_dtype(proto::Target::F32);
   proto::Drafter& drafter = *run.mutable_drafter();
   drafter.set_kind(options.dflash ? proto::Drafter::DFLASH : proto::Drafter::EAGLE3);

@@ -1,0 +1,175 @@
+// The program as a user meets it: whole commands on a tiny model, and what bad input gets.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "base/file_system.h"
+#include "base/json.h"
+#include "tests/actors/tiny_run.h"
+#include "tests/e2e/program.h"
+#include "tests/model/toy_model.h"
+#include "tools/run_config.h"
+
+namespace percheron {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+/// A tiny run's configuration in a file.
+struct TinyConfig {
+  proto::Run run;
+  std::string path;
+};
+
+TinyConfig tiny_config(const std::string& name, const TinyOptions& options = {}) {
+  TinyConfig config;
+  config.run = make_tiny_run(name, options);
+  config.run.mutable_evaluate()->set_new_tokens_max(12);
+  config.run.mutable_evaluate()->set_decode_conversations(3);
+  config.path = testing::TempDir() + name + ".yaml";
+  write_file(config.path, run_config_yaml(config.run));
+  return config;
+}
+
+nlohmann::json json_of(const std::string& text) {
+  const Result<nlohmann::json> parsed = parse_json(text, "output");
+  EXPECT_TRUE(parsed.ok()) << parsed.status().message() << "\n" << text;
+  return parsed.ok() ? *parsed : nlohmann::json();
+}
+
+/// Bad input: exit code 1 and exactly one error line, at the end.
+void expect_one_error(const ProgramResult& result, const std::string& part) {
+  EXPECT_EQ(result.exit_code, 1) << result.output;
+  const size_t at = result.output.rfind("error: ");
+  ASSERT_NE(at, std::string::npos) << result.output;
+  EXPECT_THAT(result.output.substr(at), HasSubstr(part));
+}
+
+TEST(Program, EveryVerbExplainsItself) {
+  for (const std::string verb : {"train", "generate", "evaluate", "export", "inspect", "prepare"}) {
+    EXPECT_THAT(run_program("--help").output, HasSubstr(verb));
+  }
+  for (const std::string verb : {"train", "generate", "evaluate", "export", "inspect"}) {
+    const ProgramResult help = run_program(verb + " --help");
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_THAT(help.output, HasSubstr("Usage"));
+  }
+  EXPECT_THAT(run_program("--version").output, StartsWith("percheron "));
+  EXPECT_NE(run_program("trian").exit_code, 0);
+}
+
+TEST(Program, APlanWritesNothing) {
+  const TinyConfig config = tiny_config("plan");
+  const ProgramResult plan = run_program("train -c " + config.path + " --plan");
+  EXPECT_EQ(plan.exit_code, 0) << plan.output;
+  EXPECT_THAT(plan.output, AllOf(HasSubstr("features"), HasSubstr("steps")));
+  EXPECT_FALSE(system_files().exists(config.run.output().directory()));
+}
+
+class TrainedRun : public testing::TestWithParam<bool> {};
+
+// TorchSpec#38: what was exported was not what had been trained.
+TEST_P(TrainedRun, IsReportedExportedAndReloadedWithTheSameAcceptance) {
+  TinyOptions options;
+  options.held_out = 4;
+  options.dflash = GetParam();
+  const TinyConfig config = tiny_config(options.dflash ? "dflash_run" : "eagle3_run", options);
+  const std::string output = config.run.output().directory();
+  const ProgramResult trained = run_program("train -c " + config.path);
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  const nlohmann::json report = json_of(read_file(output + "/report.json"));
+  EXPECT_GE(report["acceptance_length"].get<double>(), 1.0);
+  EXPECT_TRUE(report.contains("acceptance_length_untrained"));
+  EXPECT_TRUE(report.contains("acceptance_length_lookup"));
+  EXPECT_TRUE(report.contains("settings"));
+  EXPECT_THAT(read_file(output + "/report.html"),
+              AllOf(HasSubstr("<svg"), Not(HasSubstr("http://"))));
+
+  const std::string target = config.run.target().path();
+  const std::string common = "evaluate --target " + target + " --prompts " +
+                             config.run.data().held_out(0) + " --dtype f32 --new-tokens 12 --json";
+  const nlohmann::json measured =
+      json_of(run_program(common + " --drafter " + output + "/latest").output);
+  for (const std::string layout : {"specforge", "speculators"}) {
+    const std::string exported = fresh_directory("exported") + "/" + layout;
+    const ProgramResult result = run_program("export " + output + "/latest --target " + target +
+                                             " --out " + exported + " --to " + layout);
+    ASSERT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_THAT(result.output, HasSubstr("vllm serve"));
+    const nlohmann::json again = json_of(run_program(common + " --drafter " + exported).output);
+    EXPECT_EQ(measured["acceptance_length"], again["acceptance_length"]);
+    EXPECT_EQ(measured["accepted_per_position"], again["accepted_per_position"]);
+    EXPECT_EQ(measured["drafter"]["rounds"], again["drafter"]["rounds"]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, TrainedRun, testing::Values(false, true));
+
+TEST(Program, AFinishedRunIsNotTrainedAgain) {
+  TinyOptions options;
+  options.epochs = 1;
+  const TinyConfig config = tiny_config("finished", options);
+  ASSERT_EQ(run_program("train -c " + config.path).exit_code, 0);
+  const std::string masters = latest_masters(config.run);
+  const ProgramResult again = run_program("train -c " + config.path);
+  EXPECT_EQ(again.exit_code, 0) << again.output;
+  EXPECT_EQ(masters, latest_masters(config.run));
+}
+
+TEST(Program, BadConfigurationIsOneErrorThatNamesTheKey) {
+  const TinyConfig config = tiny_config("bad_config");
+  const std::string train = "train -c " + config.path + " ";
+  expect_one_error(run_program(train + "train.stpes=3"), "did you mean 'train.steps'");
+  expect_one_error(run_program(train + "train.epochs=many"), "train.epochs");
+  expect_one_error(run_program(train + "placement.targets=[cuda:0]"), "cuda:0");
+  expect_one_error(run_program(train + "placement.trainers=[gpu]"), "gpu");
+  expect_one_error(run_program(train + "drafter.capture=[1,2,99]"), "99");
+  expect_one_error(run_program(train + "data.token_budget=4"), "data.token_budget");
+  expect_one_error(run_program(train + "features.bytes_max=16"), "features.bytes_max");
+  expect_one_error(run_program(train + "data.train=[/nonexistent.safetensors]"),
+                   "/nonexistent.safetensors");
+  expect_one_error(run_program(train + "target.path=/nonexistent"), "/nonexistent");
+  expect_one_error(run_program("train -c /nonexistent.yaml"), "/nonexistent.yaml");
+  EXPECT_FALSE(system_files().exists(config.run.output().directory() + "/latest"));
+}
+
+TEST(Program, DamagedFilesAreOneErrorThatNamesTheFile) {
+  const TinyConfig config = tiny_config("damaged");
+  const std::string target = config.run.target().path();
+  const std::string weights = target + "/model.safetensors";
+  const std::string whole = read_file(weights);
+  const std::string train = "train -c " + config.path;
+  write_file(weights, whole.substr(0, whole.size() / 2));
+  expect_one_error(run_program(train), weights);
+  write_file(weights, std::string(8, '\xff') + whole.substr(8));
+  expect_one_error(run_program(train), weights);
+  write_file(weights, whole);
+  write_file(target + "/config.json",
+             R"({"model_type": "gemma3", "architectures": ["Gemma3ForCausalLM"]})");
+  expect_one_error(run_program(train), "gemma3");
+  write_file(config.run.data().train(0), "no shard");
+  expect_one_error(run_program("inspect " + config.run.data().train(0)),
+                   config.run.data().train(0));
+}
+
+TEST(Program, CommandsOnWhatIsNotThereSaySo) {
+  const TinyConfig config = tiny_config("absent");
+  const std::string target = config.run.target().path();
+  expect_one_error(run_program("inspect /nonexistent"), "/nonexistent");
+  expect_one_error(run_program("generate --target " + target), "--prompt");
+  expect_one_error(run_program("evaluate --target " + target + " --prompts " +
+                               config.run.data().train(0) + " --drafter /nonexistent"),
+                   "/nonexistent");
+  expect_one_error(run_program("export /nonexistent --target " + target + " --out /tmp/never"),
+                   "/nonexistent");
+  EXPECT_NE(run_program("export x --target " + target + " --out y --to gguf").exit_code, 0);
+}
+
+}  // namespace
+}  // namespace percheron
