@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "model/draft_sources.h"
 #include "model/parameter_list.h"
@@ -35,22 +36,18 @@ class Eagle3Source final : public DraftSource {
       return resource_exhausted(fmt::format(
           "{} verified tokens exceed the draft source's limit of {}", used_ + fresh, length_max_));
     }
-    // Drafts need room behind the verified rows.
-    count = std::min(count, length_max_ - used_ - fresh + 1);
+    // At least one, so that the verified rows leave their keys; drafts need room behind them.
+    const int64_t wanted = count;
+    count = std::clamp<int64_t>(count, 1, length_max_ - used_ - fresh + 1);
     std::vector<int32_t> drafted;
-    if (count <= 0) {
-      used_ += fresh;
-      return drafted;
-    }
     const Arena::Scope scope(context.arena);
     const int64_t hidden_size = drafter_.config().body.hidden_size;
     TensorView hidden = context.arena.take(DType::kF32, {fresh, hidden_size});
-    TensorView fed = context.arena.take(DType::kF32, {fresh, hidden_size});
+    TensorView fed = context.arena.take(DType::kF32, {1, hidden_size});
     drafter_.fuse_states(context, states, hidden);
     PERCHERON_ASSIGN_OR_RETURN(int32_t token, step(context, used_, next, hidden, fed));
     drafted.push_back(token);
     hidden = hidden.rows(0, 1);
-    fed = fed.rows(fresh - 1, fresh);
     for (int64_t j = 1; j < count; ++j) {
       std::swap(hidden, fed);
       PERCHERON_ASSIGN_OR_RETURN(
@@ -58,24 +55,28 @@ class Eagle3Source final : public DraftSource {
       drafted.push_back(token);
     }
     used_ += fresh;
+    if (wanted < 1) drafted.clear();
     return drafted;
   }
 
  private:
-  // Runs rows begin .. begin + n and returns the token that the last of them drafts.
+  // Runs rows begin .. begin + n and returns the token that the last of them drafts. fed: [1, H].
   Result<int32_t> step(Context& context, int64_t begin, std::span<const int32_t> tokens,
                        TensorView hidden, TensorView fed) {
     const Arena::Scope scope(context.arena);
     const int64_t count = hidden.dim(0), end = begin + count;
-    std::vector<int32_t> positions, intervals;
-    for (int64_t row = begin; row < end; ++row) {
-      positions.push_back(static_cast<int32_t>(row));
-      intervals.insert(intervals.end(), {0, static_cast<int32_t>(row + 1), 0, 0});
-    }
+    std::vector<int32_t> positions(static_cast<size_t>(count));
+    std::iota(positions.begin(), positions.end(), static_cast<int32_t>(begin));
+    const std::vector<int32_t> last = {static_cast<int32_t>(count - 1)};
+    const std::vector<int32_t> intervals = {0, static_cast<int32_t>(end), 0, 0};
     Eagle3Drafter::DraftRows rows;
     rows.input_ids = upload(context, tokens, {count});
     rows.positions = upload(context, positions, {count});
-    rows.intervals = upload(context, intervals, {count, 4});
+    if (count > 1) {
+      rows.query_rows = upload(context, last, {1});
+      rows.query_positions = rows.positions.rows(count - 1, count);
+    }
+    rows.intervals = upload(context, intervals, {1, 4});
     rows.hidden = hidden;
     rows.keys = keys_.view().rows(0, end);
     rows.values = values_.view().rows(0, end);
@@ -83,7 +84,7 @@ class Eagle3Source final : public DraftSource {
     rows.own_values = values_.view().rows(begin, end);
     drafter_.draft_step(context, rows, fed);
     const TensorView choice = context.arena.take(DType::kI32, {1});
-    drafter_.choose(context, fed.rows(count - 1, count), choice);
+    drafter_.choose(context, fed, choice);
     int32_t row = 0;
     context.device.copy_bytes(context.stream, &row, choice.data(), sizeof(row));
     PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
@@ -152,13 +153,17 @@ TensorView Eagle3Walk::own(const Tensor& all, int64_t step) const {
 
 Status Eagle3Walk::first_step() {
   const MicroBatch& batch = features_.batch;
-  const int64_t tokens = batch.tokens(), hidden_size = drafter_.config().body.hidden_size;
-  std::vector<int32_t> ids, positions, intervals;
+  const int64_t tokens = batch.tokens(), count = static_cast<int64_t>(rows_.size());
+  std::vector<int32_t> ids, positions, query_positions, intervals;
   for (int32_t row = 0; row < tokens; ++row) {
     const auto at = static_cast<size_t>(row);
     ids.push_back(row + 1 < end_[at] ? static_cast<int32_t>(batch.token_ids[at + 1]) : 0);
     positions.push_back(row - first_[at]);
-    intervals.insert(intervals.end(), {first_[at], row + 1, 0, 0});
+  }
+  for (const int32_t row : rows_) {
+    const int32_t first = first_[static_cast<size_t>(row)];
+    query_positions.push_back(row - first);
+    intervals.insert(intervals.end(), {first, row + 1, 0, 0});
   }
   const Arena::Scope scope(context_.arena);
   const ConstTensorView host = features_.hidden_view();
@@ -168,17 +173,16 @@ Status Eagle3Walk::first_step() {
   PERCHERON_ASSIGN_OR_RETURN(const ConstTensorView columns,
                              captured_columns(drafter_.config(), states));
   Eagle3Drafter::DraftRows rows;
-  rows.hidden = context_.arena.take(DType::kF32, {tokens, hidden_size});
+  rows.hidden = context_.arena.take(DType::kF32, {tokens, drafter_.config().body.hidden_size});
   drafter_.fuse_states(context_, columns, rows.hidden);
   rows.input_ids = upload(context_, ids, {tokens});
   rows.positions = upload(context_, positions, {tokens});
-  rows.intervals = upload(context_, intervals, {tokens, 4});
+  rows.query_rows = upload(context_, rows_, {count});
+  rows.query_positions = upload(context_, query_positions, {count});
+  rows.intervals = upload(context_, intervals, {count, 4});
   rows.keys = rows.own_keys = keys_.view().rows(0, tokens);
   rows.values = rows.own_values = values_.view().rows(0, tokens);
-  const TensorView fed = context_.arena.take(DType::kF32, {tokens, hidden_size});
-  drafter_.draft_step(context_, rows, fed);
-  const TensorView wanted = upload(context_, rows_, {static_cast<int64_t>(rows_.size())});
-  context_.device.ops().gather_rows(context_, fed, wanted, fed_);
+  drafter_.draft_step(context_, rows, fed_);
   return context_.stream.wait_idle();
 }
 

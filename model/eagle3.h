@@ -40,15 +40,14 @@ class Eagle3Drafter final : public Drafter {
                                                  const LossConfig& loss,
                                                  ConstTensorView teacher_logits);
 
-  /// Rows of one drafting step.
+  /// Rows of one drafting step: n of them leave keys and values, A of these ask and draft.
   struct DraftRows {
-    TensorView input_ids, positions;  // I32 [n]
-    TensorView intervals;             // I32 [n, 4], rows of keys and values
+    TensorView input_ids, positions;         // I32 [n]
+    TensorView query_rows, query_positions;  // I32 [A]; absent: all rows ask
+    TensorView intervals;                    // I32 [A, 4], rows of keys and values
     TensorView hidden;                // [n, H] f32: fused states, or what the step before fed on
-    TensorView keys,
-        values;  // [S, kv heads * head_dim]: all rows that may be seen
-    TensorView own_keys,
-        own_values;  // [n, kv heads * head_dim] within these: those of the rows
+    TensorView keys, values;          // [S, kv heads * head_dim]: all rows that may be seen
+    TensorView own_keys, own_values;  // [n, kv heads * head_dim] within these: of these rows
   };
   DType compute_dtype() const { return dtype_; }
   /// Rotary tables up to `positions`; draft_step() needs them.
@@ -58,7 +57,7 @@ class Eagle3Drafter final : public Drafter {
   /// hidden [n, H] f32 = fc of captured states [n, K H], any float type,
   /// possibly strided.
   void fuse_states(Context& context, ConstTensorView states, TensorView hidden) const;
-  /// One step without a backward pass. fed: [n, H] f32, what a next step reads.
+  /// One step without a backward pass. fed: [A, H] f32, what a next step reads.
   void draft_step(Context& context, const DraftRows& rows, TensorView fed) const;
   /// The greedy draft row after each row of `fed` [R, H]. choice: I32 [R].
   void choose(Context& context, ConstTensorView fed, TensorView choice) const;

@@ -28,6 +28,8 @@ void Eagle3Drafter::draft_step(Context& context, const DraftRows& rows, TensorVi
   Step step;
   step.input_ids = rows.input_ids;
   step.positions = rows.positions;
+  step.query_rows = rows.query_rows;
+  step.query_positions = rows.query_positions;
   step.intervals = rows.intervals;
   step.hidden = rows.hidden;
   step.own_keys = rows.own_keys;
