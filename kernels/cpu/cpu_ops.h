@@ -1,6 +1,9 @@
 #pragma once
 
+#include <memory>
+
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/onednn_products.h"
 #include "kernels/ops.h"
 
 namespace percheron::cpu {
@@ -9,7 +12,9 @@ namespace percheron::cpu {
 /// instruction set, or oneDNN for matrix products. Operations are done when they return.
 class CpuOps final : public Ops {
  public:
-  explicit CpuOps(const Isa& isa) : kernels_(*isa.kernels) {}
+  explicit CpuOps(const Isa& isa)
+      : kernels_(*isa.kernels),
+        native_(isa.native_bf16 ? std::make_unique<OneDnnProducts>(DType::kBf16) : nullptr) {}
 
   void copy(Context& context, ConstTensorView source, TensorView destination) const override;
   void fill_zero(Context& context, TensorView x) const override;
@@ -68,7 +73,12 @@ class CpuOps final : public Ops {
   void scale_by(Context& context, ConstTensorView factor, TensorView x) const override;
 
  private:
+  /// y (+)= x B + bias, with the weight as B.
+  void product(Context& context, ConstTensorView x, const PackedMatrix& weight, MatrixUse use,
+               ConstTensorView bias, Write write, TensorView y) const;
+
   const KernelTable& kernels_;
+  const std::unique_ptr<OneDnnProducts> native_;  // null without products in bf16
 };
 
 }  // namespace percheron::cpu

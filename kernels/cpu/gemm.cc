@@ -14,23 +14,25 @@
 namespace percheron::cpu::PERCHERON_ISA {
 namespace {
 
-constexpr int64_t kTileRows = 96;
+constexpr int64_t kTileRows = 192;
 constexpr int64_t kTilePanels = 256 / kPanel;
 constexpr int64_t kDepthMax = kPanel == 32 ? 192 : 256;
 /// Row strides are odd multiples of a cache line: a power of two would put a column in one set.
 constexpr int64_t kRowsStride = kDepthMax + 16;
 constexpr int64_t kTileStride = kTilePanels * kPanel + 16;
+/// Depth of a block of a weight's gradient, where both sides are copied.
+constexpr int64_t kGradientDepth = 128;
 constexpr int64_t kTasksPerThread = 4;
 /// Up to here widening a bf16 panel once per strip is cheaper than storing it widened.
 constexpr int64_t kFewRows = 2 * kStrip;
 
 /// A thread's scratch.
 struct Scratch {
-  alignas(64) float rows[kTileRows * kRowsStride];  // also [kDepthMax, kTileRows]
+  alignas(64) float rows[kTileRows * kRowsStride];  // or [kGradientDepth, kTileRows]
   alignas(64) float tile[kTileRows * kTileStride];
-  alignas(64) float panel[kDepthMax * kPanel];
+  alignas(64) float panels[kGradientDepth * kTilePanels * kPanel];  // or [kDepthMax, kPanel]
 };
-static_assert(kTileRows <= kDepthMax && kTileRows * kDepthMax <= kTileRows * kRowsStride);
+static_assert(kGradientDepth <= kRowsStride && kDepthMax <= kGradientDepth * kTilePanels);
 
 /// Blocks of equal size, a multiple of 8, that depend on the depth only.
 PERCHERON_INLINE int64_t depth_block(int64_t depth) {
@@ -130,9 +132,9 @@ void product_tile(const Product& a, int64_t row, int64_t rows, int64_t first, in
         multiply_strips<1>(rows, x, stride, 1, b, 0, depth, write, out);
       } else {
         for (int64_t i = 0; i < depth * kPanel; i += kLanes) {
-          store(scratch.panel + i, load(b + i, Full{}), Full{});
+          store(scratch.panels + i, load(b + i, Full{}), Full{});
         }
-        multiply_strips<1>(rows, x, stride, 1, scratch.panel, 0, depth, write, out);
+        multiply_strips<1>(rows, x, stride, 1, scratch.panels, 0, depth, write, out);
       }
     }
   }
@@ -144,39 +146,42 @@ void product_tile(const Product& a, int64_t row, int64_t rows, int64_t first, in
   });
 }
 
-/// [depth, columns] rows as f32 with the given stride; columns from `present` on are zero.
-template <class X>
-PERCHERON_INLINE void copy_block(const X* x, int64_t stride, int64_t depth, int64_t present,
-                                 int64_t columns, float* out) {
+/// Rows [depth, columns] as f32 panels of `width` columns, [panel, depth, width], the last padded
+/// with zeros. Reads row by row, as they lie.
+template <int64_t Width, class X>
+PERCHERON_INLINE void copy_panels(const X* x, int64_t stride, int64_t depth, int64_t columns,
+                                  float* out) {
   for (int64_t i = 0; i < depth; ++i) {
-    float* row = out + i * columns;
-    for_lanes(present, [&](int64_t j, auto width) {
-      store(row + j, load(x + i * stride + j, width), width);
-    });
-    for (int64_t j = present; j < columns; ++j) row[j] = 0;
+    for (int64_t c = 0; c < columns; c += Width) {
+      float* target = out + c * depth + i * Width;
+      const int64_t present = smaller(Width, columns - c);
+      for_lanes(present, [&](int64_t j, auto width) {
+        store(target + j, load(x + i * stride + c + j, width), width);
+      });
+      for (int64_t j = present; j < Width; ++j) target[j] = 0;
+    }
   }
 }
 
 template <class G, class X>
 void weight_gradient_tile(const WeightGradient& a, int64_t row, int64_t rows, int64_t first,
                           int64_t panels, Scratch& scratch) {
-  const int64_t depth_all = a.x.rows;
-  for (int64_t begin = 0; begin < depth_all; begin += kDepthMax) {
-    const int64_t depth = smaller(kDepthMax, depth_all - begin);
+  const int64_t depth_all = a.x.rows, column = first * kPanel;
+  const int64_t columns = smaller(panels * kPanel, a.x.columns - column);
+  for (int64_t begin = 0; begin < depth_all; begin += kGradientDepth) {
+    const int64_t depth = smaller(kGradientDepth, depth_all - begin);
     const Write write = begin == 0 ? Write::kOverwrite : Write::kAdd;
-    copy_block(row_of<G>(a.dy, begin) + row, a.dy.row_stride, depth, rows, kTileRows, scratch.rows);
+    copy_panels<kTileRows>(row_of<G>(a.dy, begin) + row, a.dy.row_stride, depth, rows,
+                           scratch.rows);
+    copy_panels<kPanel>(row_of<X>(a.x, begin) + column, a.x.row_stride, depth, columns,
+                        scratch.panels);
     for (int64_t p = 0; p < panels; ++p) {
-      const int64_t column = (first + p) * kPanel;
-      copy_block(row_of<X>(a.x, begin) + column, a.x.row_stride, depth,
-                 smaller<int64_t>(kPanel, a.x.columns - column), kPanel, scratch.panel);
-      multiply_strips<1>(rows, scratch.rows, 1, kTileRows, scratch.panel, 0, depth, write,
-                         scratch.tile + p * kPanel);
+      multiply_strips<1>(rows, scratch.rows, 1, kTileRows, scratch.panels + p * depth * kPanel, 0,
+                         depth, write, scratch.tile + p * kPanel);
     }
   }
-  const int64_t column = first * kPanel;
-  write_tile(scratch.tile, nullptr, Write::kAdd, rows,
-             smaller(panels * kPanel, a.x.columns - column), row_of<float>(a.dweight, row) + column,
-             a.dweight.row_stride);
+  write_tile(scratch.tile, nullptr, Write::kAdd, rows, columns,
+             row_of<float>(a.dweight, row) + column, a.dweight.row_stride);
 }
 
 /// Calls f(row, rows, first panel, panels, scratch) for tiles that cover [rows, columns] once.

@@ -53,7 +53,7 @@ Result<Isa> select_isa() {
   for (const Candidate& candidate : candidates) {
     if (!candidate.supported) continue;
     if (wanted == nullptr || *wanted == '\0' || candidate.name == wanted) {
-      return Isa{candidate.name, &candidate.kernels()};
+      return Isa{candidate.name, &candidate.kernels(), candidate.name == "avx512bf16"};
     }
     supported += ' ';
     supported += candidate.name;

@@ -11,6 +11,7 @@ namespace percheron::cpu {
 struct Isa {
   std::string_view name;  // "generic", "avx2", "avx512", "avx512bf16"
   const KernelTable* kernels;
+  bool native_bf16;  // the processor multiplies bf16, and so does oneDNN
 };
 
 /// The best instruction set of this processor, or the one that the environment variable

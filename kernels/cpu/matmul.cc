@@ -1,4 +1,5 @@
-// Matrix products: our own over packed panels.
+// Matrix products: by oneDNN where the processor multiplies bf16 and bf16 is asked for, else our
+// own over packed panels.
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -9,22 +10,30 @@
 namespace percheron::cpu {
 namespace {
 
-/// A weight in panels of the kernels' width, f32 or bf16.
-struct PackedPanels final : PackedMatrix {
+/// A weight in panels of the kernels' width, f32 or bf16, or in oneDNN's layout.
+struct CpuPacked final : PackedMatrix {
   MatrixUse use;
   DType dtype;
   Buffer panels;
+  std::unique_ptr<OneDnnWeight> native;
 };
 
-const PackedPanels& panels_of(const PackedMatrix& packed, MatrixUse use) {
-  const auto& panels = static_cast<const PackedPanels&>(packed);
-  PERCHERON_CHECK(panels.use == use, "the weight was packed for the other direction");
-  return panels;
+const CpuPacked& packed_for(const PackedMatrix& packed, MatrixUse use) {
+  const auto& result = static_cast<const CpuPacked&>(packed);
+  PERCHERON_CHECK(result.use == use, "the weight was packed for the other direction");
+  return result;
 }
 
 void* product_scratch(Context& context, const KernelTable& kernels) {
   const int64_t bytes = kernels.product_scratch_bytes * omp_get_max_threads();
   return context.arena.take(DType::kU8, {bytes}).data();
+}
+
+ConstTensorView as_bf16(const Ops& ops, Context& context, const ConstTensorView& x) {
+  if (x.dtype() == DType::kBf16) return x;
+  const TensorView narrow = context.arena.take(DType::kBf16, {x.dim(0), x.dim(1)});
+  ops.copy(context, x, narrow);
+  return narrow;
 }
 
 }  // namespace
@@ -34,11 +43,15 @@ std::unique_ptr<PackedMatrix> CpuOps::make_packed(Context& context, int64_t out_
                                                   MatrixUse use) const {
   PERCHERON_CHECK(dtype == DType::kF32 || dtype == DType::kBf16,
                   "weights are packed as f32 or bf16");
-  auto packed = std::make_unique<PackedPanels>();
+  auto packed = std::make_unique<CpuPacked>();
   packed->out_features = out_features;
   packed->in_features = in_features;
   packed->use = use;
   packed->dtype = dtype;
+  if (native_ != nullptr && dtype == DType::kBf16) {
+    packed->native = native_->make_weight(context, out_features, in_features, use);
+    if (packed->native != nullptr) return packed;
+  }
   const bool forward = use == MatrixUse::kForward;
   const int64_t columns = forward ? out_features : in_features;
   const int64_t depth = forward ? in_features : out_features;
@@ -50,15 +63,38 @@ std::unique_ptr<PackedMatrix> CpuOps::make_packed(Context& context, int64_t out_
   return packed;
 }
 
-void CpuOps::pack(Context&, ConstTensorView weight, PackedMatrix& packed) const {
-  auto& panels = static_cast<PackedPanels&>(packed);
+void CpuOps::pack(Context& context, ConstTensorView weight, PackedMatrix& packed) const {
+  auto& target = static_cast<CpuPacked&>(packed);
   PERCHERON_CHECK(weight.rank() == 2 && weight.dim(0) == packed.out_features &&
                       weight.dim(1) == packed.in_features,
                   describe(weight));
+  if (target.native != nullptr) {
+    Arena::Scope scope(context.arena);
+    native_->pack(context, as_bf16(*this, context, weight), *target.native);
+    return;
+  }
   kernels_.pack_panels(rows_of(weight),
-                       panels.use == MatrixUse::kForward ? PanelColumns::kRowsOfWeight
+                       target.use == MatrixUse::kForward ? PanelColumns::kRowsOfWeight
                                                          : PanelColumns::kColumnsOfWeight,
-                       panels.dtype, panels.panels.data());
+                       target.dtype, target.panels.data());
+}
+
+void CpuOps::product(Context& context, ConstTensorView x, const PackedMatrix& weight, MatrixUse use,
+                     ConstTensorView bias, Write write, TensorView y) const {
+  if (x.dim(0) == 0) return;
+  Arena::Scope scope(context.arena);
+  const CpuPacked& packed = packed_for(weight, use);
+  if (packed.native != nullptr) {
+    native_->product(context, as_bf16(*this, context, x), *packed.native, bias, write, y);
+    return;
+  }
+  kernels_.product({.x = rows_of(x),
+                    .panels = packed.panels.data(),
+                    .panels_dtype = packed.dtype,
+                    .bias = vector_or_null<float>(bias),
+                    .write = write,
+                    .y = rows_of(y),
+                    .scratch = product_scratch(context, kernels_)});
 }
 
 void CpuOps::linear(Context& context, ConstTensorView x, const PackedMatrix& weight,
@@ -66,16 +102,7 @@ void CpuOps::linear(Context& context, ConstTensorView x, const PackedMatrix& wei
   PERCHERON_CHECK(
       x.dim(0) == y.dim(0) && x.dim(1) == weight.in_features && y.dim(1) == weight.out_features,
       describe(x) + " to " + describe(y));
-  if (x.dim(0) == 0) return;
-  Arena::Scope scope(context.arena);
-  const PackedPanels& panels = panels_of(weight, MatrixUse::kForward);
-  kernels_.product({.x = rows_of(x),
-                    .panels = panels.panels.data(),
-                    .panels_dtype = panels.dtype,
-                    .bias = vector_or_null<float>(bias),
-                    .write = write,
-                    .y = rows_of(y),
-                    .scratch = product_scratch(context, kernels_)});
+  product(context, x, weight, MatrixUse::kForward, bias, write, y);
 }
 
 void CpuOps::linear_backward_input(Context& context, ConstTensorView dy, const PackedMatrix& weight,
@@ -83,16 +110,7 @@ void CpuOps::linear_backward_input(Context& context, ConstTensorView dy, const P
   PERCHERON_CHECK(
       dy.dim(0) == dx.dim(0) && dy.dim(1) == weight.out_features && dx.dim(1) == weight.in_features,
       describe(dy) + " to " + describe(dx));
-  if (dy.dim(0) == 0) return;
-  Arena::Scope scope(context.arena);
-  const PackedPanels& panels = panels_of(weight, MatrixUse::kBackward);
-  kernels_.product({.x = rows_of(dy),
-                    .panels = panels.panels.data(),
-                    .panels_dtype = panels.dtype,
-                    .bias = nullptr,
-                    .write = write,
-                    .y = rows_of(dx),
-                    .scratch = product_scratch(context, kernels_)});
+  product(context, dy, weight, MatrixUse::kBackward, ConstTensorView(), write, dx);
 }
 
 void CpuOps::linear_backward_weight(Context& context, ConstTensorView dy, ConstTensorView x,
@@ -101,6 +119,10 @@ void CpuOps::linear_backward_weight(Context& context, ConstTensorView dy, ConstT
                       x.dim(1) == dweight.dim(1) && dweight.dtype() == DType::kF32,
                   describe(dy) + ", " + describe(x) + " to " + describe(dweight));
   if (dy.dim(0) == 0) return;
+  if (native_ != nullptr && dy.dtype() == DType::kBf16 && x.dtype() == DType::kBf16) {
+    native_->weight_gradient(context, dy, x, dweight);
+    return;
+  }
   Arena::Scope scope(context.arena);
   kernels_.weight_gradient({.dy = rows_of(dy),
                             .x = rows_of(x),
