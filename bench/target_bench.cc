@@ -7,9 +7,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <functional>
-#include <numeric>
 
 #include "base/random.h"
 #include "kernels/device.h"
@@ -21,10 +22,16 @@ namespace {
 
 using Lengths = std::vector<int64_t>;
 
-double seconds_of(const std::function<void()>& work) {
+struct Taken {
+  double wall_seconds = 0, cpu_seconds = 0;
+};
+
+Taken time_of(const std::function<void()>& work) {
   const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t cpu_begin = std::clock();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return {std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
+          static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC};
 }
 
 PackedSequences random_rows(const Lengths& lengths, int64_t vocab_size) {
@@ -41,10 +48,13 @@ PackedSequences random_rows(const Lengths& lengths, int64_t vocab_size) {
   return rows;
 }
 
-void report(const std::string& what, double tokens, std::vector<double> seconds) {
-  std::sort(seconds.begin(), seconds.end());
-  fmt::print("  {:<46} best {:>8.1f} tokens/s, median {:>8.1f}\n", what, tokens / seconds.front(),
-             tokens / seconds[seconds.size() / 2]);
+void report(const std::string& what, double tokens, std::vector<Taken> taken) {
+  std::ranges::sort(taken, {}, &Taken::wall_seconds);
+  const double best = taken.front().wall_seconds, median = taken[taken.size() / 2].wall_seconds;
+  const double cpu = std::ranges::min(taken, {}, &Taken::cpu_seconds).cpu_seconds;
+  fmt::print("  {:<46} best {:>8.1f} tokens/s, median {:>8.1f}, by processor time {:>8.1f}\n", what,
+             tokens / best, tokens / median, tokens / cpu);
+  std::fflush(stdout);
 }
 
 enum class Extent { kCapturedLayers, kTop1 };
@@ -55,7 +65,7 @@ Status measure(Context& context, Target& target, const std::string& name, const 
   const int64_t count = static_cast<int64_t>(rows.token_ids.size());
   const int64_t hidden = target.config().hidden_size;
   Status status;
-  std::vector<double> seconds;
+  std::vector<Taken> taken;
   for (int i = 0; i <= repeats && status.ok(); ++i) {
     Arena::Scope scope(context.arena);
     const TensorView captured = context.arena.take(
@@ -65,17 +75,17 @@ Status measure(Context& context, Target& target, const std::string& name, const 
       last = context.arena.take(DType::kF32, {count, hidden});
       ids = context.arena.take(DType::kI32, {count});
     }
-    const double taken = seconds_of([&] {
+    const Taken pass = time_of([&] {
       status = target.forward(context, rows, nullptr, captured, last);
       if (!status.ok() || extent != Extent::kTop1) return;
       target.top1(context, last, ids);
       status = context.stream.wait_idle();
     });
-    if (i > 0) seconds.push_back(taken);  // The first pass warms caches and the arena.
+    if (i > 0) taken.push_back(pass);  // The first pass warms caches and the arena.
   }
   if (status.ok()) {
     report(fmt::format("{}{}", name, extent == Extent::kTop1 ? ", all layers and top-1" : ""),
-           static_cast<double>(count), seconds);
+           static_cast<double>(count), taken);
   }
   return status;
 }
@@ -90,10 +100,10 @@ Status measure_generation(Context& context, Target& target, int64_t slots, int64
   options.new_tokens_max = new_tokens;
   options.slots = slots;
   Status status;
-  const double seconds =
-      seconds_of([&] { status = generate(context, target, prompts, options).status(); });
+  const Taken taken =
+      time_of([&] { status = generate(context, target, prompts, options).status(); });
   report(fmt::format("generation, {} slots, 64 + {} tokens", slots, new_tokens),
-         static_cast<double>(slots * new_tokens), {seconds});
+         static_cast<double>(slots * new_tokens), {taken});
   return status;
 }
 
