@@ -78,7 +78,9 @@ Status run_train(const TrainOptions& options) {
   const RunEnvironment environment{files, system_clock(), observers, count_stop_signals()};
   PERCHERON_ASSIGN_OR_RETURN(const RunSummary summary, train(run, environment));
   if (summary.stopped_early) {
-    fmt::print("the same command goes on from {}\n", summary.latest_checkpoint);
+    fmt::print("the same command {}\n", summary.latest_checkpoint.empty()
+                                            ? "starts the run; nothing was trained yet"
+                                            : "goes on from " + summary.latest_checkpoint);
     return ok_status();
   }
   PERCHERON_RETURN_IF_ERROR(report_run(run, summary, files, [](const std::string& text) {
