@@ -1,8 +1,10 @@
 #include "data/epoch_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <limits>
+#include <optional>
 
 #include "base/hash.h"
 #include "base/random.h"
@@ -64,51 +66,88 @@ Result<SampleSelection> select(int64_t count, const PlanOptions& options, Length
   return selection;
 }
 
-// Micro-batches that still have room, in the order in which they were opened.
+struct Draw {
+  uint32_t sample;
+  int32_t length;
+};
+
+// Micro-batches that still have room, in the order in which they were opened. What they hold are
+// draws: positions in the epoch's random order, chained so that no micro-batch needs memory of its
+// own.
 class OpenBins {
  public:
-  explicit OpenBins(int64_t token_budget) : token_budget_(token_budget) {}
+  OpenBins(int64_t token_budget, size_t draws)
+      : token_budget_(static_cast<int32_t>(token_budget)), next_(draws) {
+    rooms_.fill(kNoRoom);
+  }
 
   struct Bin {
-    int64_t room = 0;
-    std::vector<uint32_t> samples;
+    int32_t room = 0;
+    uint32_t first = 0;
+    uint32_t last = 0;
   };
 
-  // Puts the sample into the first bin with room. Returns the bin that this fills or displaces, or
-  // an empty one.
-  Bin add(uint32_t sample, int64_t length) {
-    for (size_t b = 0; b < rooms_.size(); ++b) {
-      if (rooms_[b] < length) continue;
-      bins_[b].push_back(sample);
+  // Puts the draw into the first bin with room. Returns the bin that this fills or displaces.
+  std::optional<Bin> add(uint32_t draw, int32_t length) {
+    const size_t b = first_fit(length);
+    if (b < open_) {
+      next_[bins_[b].last] = draw;
+      bins_[b].last = draw;
       rooms_[b] -= length;
-      return rooms_[b] == 0 ? take(b) : Bin();
+      if (rooms_[b] > 0) return std::nullopt;
+      return take(b);
     }
-    if (length == token_budget_) return {0, {sample}};
-    Bin displaced;
-    if (static_cast<int64_t>(rooms_.size()) == kOpenBinsMax) {
+    const Bin fresh = {token_budget_ - length, draw, draw};
+    if (fresh.room == 0) return fresh;
+    std::optional<Bin> displaced;
+    if (open_ == rooms_.size()) {
       // The fullest has least hope of another sample; the oldest of equals.
       displaced = take(std::min_element(rooms_.begin(), rooms_.end()) - rooms_.begin());
     }
-    rooms_.push_back(token_budget_ - length);
-    bins_.push_back({sample});
+    rooms_[open_] = fresh.room;
+    bins_[open_++] = fresh;
     return displaced;
   }
 
-  // The oldest bin; call while !empty().
-  Bin take_oldest() { return take(0); }
-  bool empty() const { return rooms_.empty(); }
+  // The oldest bin, if one is open.
+  std::optional<Bin> take_oldest() { return open_ == 0 ? std::nullopt : std::optional(take(0)); }
+  // The draw after `draw` in its bin; only for others than its last.
+  uint32_t next(uint32_t draw) const { return next_[draw]; }
 
  private:
+  static constexpr int32_t kNoRoom = -1;
+  static constexpr size_t kBlock = 16;
+  static_assert(kOpenBinsMax % kBlock == 0);
+
+  // The first bin with room for `length`, or open_. Blocks without any are skipped at once: this is
+  // where the time goes.
+  size_t first_fit(int32_t length) const {
+    for (size_t block = 0; block < open_; block += kBlock) {
+      int32_t room_max = kNoRoom;
+      for (size_t b = block; b < block + kBlock; ++b) room_max = std::max(room_max, rooms_[b]);
+      if (room_max < length) continue;
+      size_t b = block;
+      while (rooms_[b] < length) ++b;
+      return b;
+    }
+    return open_;
+  }
+
   Bin take(size_t b) {
-    Bin bin = {rooms_[b], std::move(bins_[b])};
-    rooms_.erase(rooms_.begin() + static_cast<ptrdiff_t>(b));
-    bins_.erase(bins_.begin() + static_cast<ptrdiff_t>(b));
+    Bin bin = bins_[b];
+    bin.room = rooms_[b];
+    // The order stays: the oldest and fullest are tried first, which packs more densely.
+    std::copy(rooms_.begin() + b + 1, rooms_.begin() + open_, rooms_.begin() + b);
+    std::copy(bins_.begin() + b + 1, bins_.begin() + open_, bins_.begin() + b);
+    rooms_[--open_] = kNoRoom;
     return bin;
   }
 
-  const int64_t token_budget_;
-  std::vector<int64_t> rooms_;  // Apart from bins_: the search reads nothing else.
-  std::vector<std::vector<uint32_t>> bins_;
+  const int32_t token_budget_;
+  size_t open_ = 0;
+  std::array<int32_t, kOpenBinsMax> rooms_;  // Apart from bins_: the search reads nothing else.
+  std::array<Bin, kOpenBinsMax> bins_{};
+  std::vector<uint32_t> next_;
 };
 
 template <class T>
@@ -142,8 +181,9 @@ EpochPlan EpochPlan::make(const SampleSelection& selection, const PlanOptions& o
                           int64_t epoch) {
   PERCHERON_CHECK(selection.samples.size() == selection.lengths.size(),
                   "a selection has one length per sample");
-  std::vector<uint32_t> order(selection.samples.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>(i);
+  // Samples and lengths are shuffled together: looked up later, each would be a cache miss.
+  std::vector<Draw> order(selection.samples.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = {selection.samples[i], selection.lengths[i]};
   Random random = Random::keyed(options.seed, "epoch order", static_cast<uint64_t>(epoch));
   shuffle(std::span(order), random);
 
@@ -151,15 +191,20 @@ EpochPlan EpochPlan::make(const SampleSelection& selection, const PlanOptions& o
   plan.epoch_ = epoch;
   plan.token_budget_ = options.token_budget;
   plan.order_.reserve(order.size());
+  OpenBins bins(options.token_budget, order.size());
   const auto close = [&](const OpenBins::Bin& bin) {
-    if (bin.samples.empty()) return;
-    plan.order_.insert(plan.order_.end(), bin.samples.begin(), bin.samples.end());
+    for (uint32_t draw = bin.first;; draw = bins.next(draw)) {
+      plan.order_.push_back(order[draw].sample);
+      if (draw == bin.last) break;
+    }
     plan.offsets_.push_back(static_cast<int64_t>(plan.order_.size()));
     plan.tokens_.push_back(static_cast<int32_t>(options.token_budget - bin.room));
   };
-  OpenBins bins(options.token_budget);
-  for (const uint32_t i : order) close(bins.add(selection.samples[i], selection.lengths[i]));
-  while (!bins.empty()) close(bins.take_oldest());
+  for (size_t draw = 0; draw < order.size(); ++draw) {
+    const auto full = bins.add(static_cast<uint32_t>(draw), order[draw].length);
+    if (full) close(*full);
+  }
+  while (const auto rest = bins.take_oldest()) close(*rest);
   return plan;
 }
 

@@ -57,7 +57,7 @@ class EpochPlan {
  public:
   /// Packing is first-fit over at most kOpenBinsMax open micro-batches in a random order, so that
   /// the time is linear; a micro-batch's samples stand in the order in which they were drawn.
-  /// options must be those of the selection. 10 million samples take about a second.
+  /// options must be those of the selection. 10 million samples take about two seconds.
   static EpochPlan make(const SampleSelection& selection, const PlanOptions& options,
                         int64_t epoch);
 
@@ -81,7 +81,7 @@ class EpochPlan {
 };
 
 /// Micro-batches open for packing at once.
-inline constexpr int64_t kOpenBinsMax = 64;
+inline constexpr size_t kOpenBinsMax = 64;
 
 /// Gathers the rows of micro-batch `index` of `plan`. Samples longer than the plan's share of them
 /// are cut at their end.
