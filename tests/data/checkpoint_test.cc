@@ -20,7 +20,7 @@ constexpr const char* kOutput = "runs/demo";
 class Checkpoint : public testing::Test {
  protected:
   // A drafter's weights that tell the step apart, a config and the state.
-  Result<std::string> write(FileSystem& files, int64_t step) {
+  Result<std::string> write(FileSystem& files, int64_t step, const std::string& output = kOutput) {
     values_.assign(64, static_cast<float>(step));
     const TensorFile tensors = {{{"w", view_of(std::span<const float>(values_))}}, {{"k", "v"}}};
     const CheckpointFile contents[] = {
@@ -30,7 +30,7 @@ class Checkpoint : public testing::Test {
         {"training_state/training_state.textproto", "step: " + std::to_string(step)}};
     Fingerprint fingerprint;
     fingerprint.set("target_hash", "t");
-    return write_checkpoint(files, kOutput, step, contents, fingerprint);
+    return write_checkpoint(files, output, step, contents, fingerprint);
   }
   Result<std::string> write(int64_t step) { return write(files_, step); }
 
@@ -229,6 +229,23 @@ TEST_F(Checkpoint, RefusesNamesThatLeaveTheDirectory) {
   const CheckpointFile twice[] = {{"a", std::string("x")}, {"a", std::string("x")}};
   EXPECT_FALSE(write_checkpoint(files_, kOutput, 1, twice, {}).ok());
   EXPECT_THAT(*files_.list(kOutput), IsEmpty());
+}
+
+TEST_F(Checkpoint, WorksOnTheOperatingSystemsFiles) {
+  FileSystem& files = system_files();
+  const std::string output = testing::TempDir() + "percheron_checkpoint_test/deep/run";
+  ASSERT_TRUE(files.remove_all(output).ok());
+  for (const int64_t step : {1, 2, 3, 3}) {
+    const auto path = write(files, step, output);
+    ASSERT_TRUE(path.ok()) << path.status().message();
+  }
+  ASSERT_TRUE(mark_best(files, output, 1).ok());
+  EXPECT_THAT(*remove_old_checkpoints(files, output, 1), IsEmpty());
+  EXPECT_EQ(find_latest(files, output)->checkpoint->step, 3);
+  EXPECT_EQ(*clean_checkpoints(files, output), 0);
+  EXPECT_THAT(*files.list(output),
+              ElementsAre("best", "latest", "step-00000001", "step-00000002", "step-00000003"));
+  ASSERT_TRUE(files.remove_all(output).ok());
 }
 
 TEST_F(Checkpoint, OtherFilesOfTheOutputAreLeftAlone) {

@@ -275,6 +275,23 @@ TEST_F(FeatureCacheTest, SaysWhenTheDirectoryCannotBeMade) {  // speculators#743
   EXPECT_FALSE(FeatureCache::open(files_, options(0, 1 << 20)).ok());
 }
 
+TEST_F(FeatureCacheTest, ReadsAFileOfTheOperatingSystemWhileItGrows) {
+  FileSystem& files = system_files();
+  FeatureCacheOptions real = options(0, 1 << 20);
+  real.directory = testing::TempDir() + "percheron_feature_cache_test";
+  ASSERT_TRUE(files.remove_all(real.directory).ok());
+  for (int opening = 0; opening < 2; ++opening) {
+    const auto cache = FeatureCache::open(files, real);
+    ASSERT_TRUE(cache.ok()) << cache.status().message();
+    EXPECT_EQ((*cache)->counters().samples, opening * 100);
+    for (uint64_t sample = 0; sample < 100; ++sample) {
+      ASSERT_TRUE((*cache)->insert(features_of({sample})).ok());
+      expect_hit(**cache, {sample, sample / 2});
+    }
+  }
+  ASSERT_TRUE(files.remove_all(real.directory).ok());
+}
+
 TEST_F(FeatureCacheTest, ServesReadersWhileOthersInsert) {
   const auto cache = open(2000, 1 << 20);
   std::vector<std::thread> threads;

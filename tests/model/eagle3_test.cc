@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 
+#include "base/random.h"
 #include "tests/model/training_reference.h"
 
 namespace percheron {
@@ -213,6 +214,42 @@ TEST_F(Eagle3, AccuracyIsWithinZeroAndOne) {
   }
   EXPECT_GE(sums.simulated_acceptance_length(), 1);
   EXPECT_LE(sums.simulated_acceptance_length(), 4);
+}
+
+// speculators#788: the gradient of KL between nearly equal distributions over 32,000 tokens does
+// not drown in rounding.
+TEST_F(Eagle3, KlGradientOfNearlyEqualDistributionsSurvives) {
+  constexpr int64_t kTokens = 32000;
+  Context& context = device_.context();
+  const Arena::Scope scope(context.arena);
+  const TensorView z = context.arena.take(DType::kF32, {1, kTokens});
+  const TensorView u = context.arena.take(DType::kF32, {1, kTokens});
+  const TensorView weight = context.arena.take(DType::kF32, {1});
+  const TensorView loss = context.arena.take(DType::kF32, {1});
+  weight.as<float>()[0] = 1.0f;
+  Random random(17);
+  std::vector<double> draft, teacher;
+  for (int64_t i = 0; i < kTokens; ++i) {
+    u.as<float>()[i] = static_cast<float>(3 * random.normal());
+    z.as<float>()[i] = u.as<float>()[i] + static_cast<float>(1e-3 * random.normal());
+    draft.push_back(z.as<float>()[i]);
+    teacher.push_back(u.as<float>()[i]);
+  }
+  const auto softmax = [](std::vector<double> x) {
+    double sum = 0;
+    for (double& value : x) sum += value = std::exp(value);
+    for (double& value : x) value /= sum;
+    return x;
+  };
+  context.device.ops().teacher_loss(context, TeacherLoss::kKlDivergence, z, u, weight,
+                                    Gradient::kInPlace, loss, TensorView(), TensorView());
+  const std::vector<double> q = softmax(draft), p = softmax(teacher);
+  double largest = 0, difference = 0;
+  for (size_t i = 0; i < q.size(); ++i) {
+    largest = std::max(largest, std::abs(q[i] - p[i]));
+    difference = std::max(difference, std::abs(z.as<float>()[i] - (q[i] - p[i])));
+  }
+  EXPECT_LT(difference, 1e-3 * largest);
 }
 
 TEST_F(Eagle3, EarlierContentsOfScratchMemoryDoNotMatter) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "base/random.h"
 #include "model/config.h"
 #include "tests/model/toy_model.h"
 
@@ -239,6 +240,32 @@ TEST(HfConfig, FilesThatAreNoConfigAreRefusedByPath) {
     ASSERT_FALSE(result.ok()) << text;
     EXPECT_NE(result.status().message().find("config.json"), std::string::npos);
   }
+}
+
+TEST(HfConfig, AnyDamageGivesAConfigOrAnError) {
+  const uint64_t seed = 5;
+  SCOPED_TRACE(testing::Message() << "seed " << seed);
+  Random random(seed);
+  const std::string directory = fresh_directory("config");
+  const std::string sound = read_file("tests/golden_data/targets/qwen3_qknorm/config.json");
+  ASSERT_FALSE(sound.empty());
+  int refused = 0;
+  for (int round = 0; round < 1000; ++round) {
+    std::string text = sound;
+    for (uint64_t change = 0; change <= random.below(3); ++change) {
+      text[random.below(text.size())] = "0129-.e{}[]\",:ntx"[random.below(17)];
+    }
+    write_file(directory + "/config.json", text);
+    const Result<ModelConfig> result = read_model_config(system_files(), directory);
+    if (!result.ok()) {
+      ++refused;
+      continue;
+    }
+    EXPECT_EQ(result->num_attention_heads % result->num_key_value_heads, 0);
+    EXPECT_EQ(static_cast<int64_t>(result->sliding_window.size()), result->num_hidden_layers);
+    EXPECT_TRUE(result->head_dim >= 2 && result->head_dim <= 256 && result->head_dim % 2 == 0);
+  }
+  EXPECT_GT(refused, 100);
 }
 
 }  // namespace
