@@ -37,6 +37,7 @@ const std::map<std::string, Denominator>& denominators() {
   static const std::map<std::string, Denominator> table = {
       {"batch_times_tokens", Denominator::kAll},     {"masked_sum", Denominator::kValid},
       {"masked_sum_plus_1e-5", Denominator::kValid}, {"valid", Denominator::kValid},
+      {"masked_sum_plus_1e-5", Denominator::kValid}, {"supervised", Denominator::kSupervised},
       {"weight_sum", Denominator::kWeights},         {"batch_size", Denominator::kDocuments},
   };
   return table;
