@@ -72,12 +72,13 @@ Status run_generate(const GenerateCommandOptions& options) {
   generate_options.stop_token_ids = engine->target().config().eos_token_ids;
   const auto start = std::chrono::steady_clock::now();
   double said = 0;
-  const auto progress = [&](int64_t tokens) {
+  int64_t done = 0;
+  const auto progress = [&](int64_t new_tokens) {
+    done += new_tokens;
     const double seconds = seconds_since(start);
     if (seconds - said < kProgressSeconds) return;
     said = seconds;
-    fmt::print(stderr, "{} tokens, {:.0f} tokens/s\n", tokens,
-               static_cast<double>(tokens) / seconds);
+    fmt::print(stderr, "{} tokens, {:.0f} tokens/s\n", done, static_cast<double>(done) / seconds);
   };
   PERCHERON_ASSIGN_OR_RETURN(
       const std::vector<Generated> answers,
