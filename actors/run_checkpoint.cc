@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/checkpoint.h"
+#include "data/training_state.h"
 #include "model/drafter_config.h"
 #include "model/drafter_files.h"
 
@@ -20,7 +21,6 @@ namespace {
 
 constexpr const char* kMasters = "training_state/masters.safetensors";
 constexpr const char* kMoments = "training_state/optimizer.safetensors";
-constexpr const char* kState = "training_state/training_state.textproto";
 constexpr const char* kRun = "training_state/run.textproto";
 
 std::string to_text(const google::protobuf::Message& message) {
@@ -67,11 +67,7 @@ proto::TrainingState state_of(const CheckpointSettings& settings, const TrainerS
   ledger.set_steps_committed(progress.step);
   ledger.set_micro_batches_committed(progress.micro_batches);
   ledger.set_crc32c(progress.ledger_crc32c);
-  for (const auto& [name, value] : settings.fingerprint.fields()) {
-    proto::TrainingState::Field& field = *state.add_fingerprint();
-    field.set_name(name);
-    field.set_value(value);
-  }
+  set_fingerprint(settings.fingerprint, state);
   if (snapshot.step < settings.setup->steps.steps()) {
     state.set_epoch_plan_hash(settings.batches->plan_hash(state.epoch()));
   }
@@ -123,10 +119,8 @@ Result<OptimizerState> read_moments(FileSystem& files, const std::string& path, 
 Status check_same_run(const std::string& path, const proto::TrainingState& state,
                       const CheckpointSettings& settings) {
   const StepPlan& steps = settings.setup->steps;
-  Fingerprint saved;
-  for (const auto& field : state.fingerprint()) saved.set(field.name(), field.value());
-  PERCHERON_RETURN_IF_ERROR(
-      compare_fingerprints(saved, "the checkpoint " + path, settings.fingerprint, "this run"));
+  PERCHERON_RETURN_IF_ERROR(compare_fingerprints(fingerprint_of(state), "the checkpoint " + path,
+                                                 settings.fingerprint, "this run"));
   if (state.step() > steps.steps()) {
     return failed_precondition(fmt::format(
         "{} is at step {}, but this run ends at step {}: raise train.epochs or train.steps, or "
@@ -170,7 +164,8 @@ Result<std::string> write_run_checkpoint(FileSystem& files, const CheckpointSett
   contents.push_back({"model.safetensors", TensorFile{drafter.views(), drafter.metadata}});
   contents.push_back({kMasters, moments_file(snapshot.masters)});
   contents.push_back({kMoments, moments_file(snapshot.optimizer.moments)});
-  contents.push_back({kState, to_text(state_of(settings, snapshot, progress))});
+  contents.push_back(
+      {kTrainingStateFile, training_state_text(state_of(settings, snapshot, progress))});
   contents.push_back({kRun, to_text(setup.config)});
   PERCHERON_ASSIGN_OR_RETURN(
       const std::string path,
@@ -183,12 +178,10 @@ Result<std::string> write_run_checkpoint(FileSystem& files, const CheckpointSett
 
 Result<ResumePoint> read_run_checkpoint(FileSystem& files, const std::string& path,
                                         const CheckpointSettings& settings) {
-  const std::string state_path = join_path(path, kState);
+  const std::string state_path = join_path(path, kTrainingStateFile);
   PERCHERON_ASSIGN_OR_RETURN(const std::string text, files.read_text(state_path));
-  proto::TrainingState state;
-  if (!google::protobuf::TextFormat::ParseFromString(text, &state)) {
-    return data_loss(fmt::format("{} is no training state", state_path));
-  }
+  PERCHERON_ASSIGN_OR_RETURN(const proto::TrainingState state,
+                             parse_training_state(text, state_path));
   PERCHERON_RETURN_IF_ERROR(check_same_run(path, state, settings));
   ResumePoint point;
   point.path = path;

@@ -119,6 +119,12 @@ int64_t count_shared(const TokenDataset& train, const TokenDataset& held_out,
 }
 
 Status check_same_origin(const Passport& train, const Passport& held_out) {
+  if (train.vocab_size != held_out.vocab_size) {
+    return invalid_argument(fmt::format(
+        "data.train and data.held_out were prepared for vocabularies of {} and {} tokens: prepare "
+        "both with the target's own tokenizer",
+        train.vocab_size, held_out.vocab_size));
+  }
   if (train.tokenizer_hash == held_out.tokenizer_hash &&
       train.template_hash == held_out.template_hash) {
     return ok_status();

@@ -5,7 +5,9 @@
 #include <functional>
 
 #include "actors/run_plan.h"
+#include "base/file_system.h"
 #include "tests/actors/tiny_run.h"
+#include "tests/data/shards.h"
 
 namespace percheron {
 namespace {
@@ -16,6 +18,18 @@ struct Refusal {
   std::vector<const char*> parts;  // of the message
   bool dflash = false;
 };
+
+// A held-out shard of a larger tokenizer once ended the program as a bug.
+TEST(RunSetup, RefusesHeldOutDataOfAnotherVocabulary) {
+  proto::Run run = make_tiny_run("other_vocabulary", {.held_out = 2});
+  ShardParts parts(rows_of_lengths({8, 9}));
+  parts.passport.vocab_size = 1000;
+  ASSERT_TRUE(parts.write(system_files(), run.data().held_out(0)).ok());
+  const auto setup = resolve_run(run, system_files());
+  ASSERT_FALSE(setup.ok());
+  EXPECT_NE(setup.status().message().find("1000 tokens"), std::string::npos)
+      << setup.status().message();
+}
 
 TEST(RunSetup, RefusesNamingKeyValueAndWhatToDo) {
   const std::vector<Refusal> refusals = {
