@@ -65,6 +65,15 @@ PERCHERON_INLINE void multiply_strips(int64_t rows, const float* a, int64_t a_ro
   });
 }
 
+/// Asks for a piece of a row some rows ahead: pieces of wide rows lie too far apart for the
+/// processor to foresee them.
+template <class X>
+PERCHERON_INLINE void prefetch_piece(const X* x, int64_t count) {
+  constexpr int64_t kLineElements = 64 / sizeof(X);
+  for (int64_t i = 0; i < count; i += kLineElements) __builtin_prefetch(x + i);
+}
+constexpr int64_t kRowsAhead = 6;
+
 /// out (+)= tile + bias, for the columns that exist.
 template <class Y>
 void write_tile(const float* tile, const float* bias, Write write, int64_t rows, int64_t columns,
@@ -89,6 +98,7 @@ PERCHERON_INLINE const float* rows_block(const X* x, int64_t stride, int64_t row
     if (stride % 1024 != 0 || rows == 1) return x;
   }
   for (int64_t r = 0; r < rows; ++r) {
+    if (r + kRowsAhead < rows) prefetch_piece(x + (r + kRowsAhead) * stride, depth);
     for_lanes(depth, [&](int64_t i, auto width) {
       store(scratch + r * kRowsStride + i, load(x + r * stride + i, width), width);
     });
@@ -152,6 +162,7 @@ template <int64_t Width, class X>
 PERCHERON_INLINE void copy_panels(const X* x, int64_t stride, int64_t depth, int64_t columns,
                                   float* out) {
   for (int64_t i = 0; i < depth; ++i) {
+    if (i + kRowsAhead < depth) prefetch_piece(x + (i + kRowsAhead) * stride, columns);
     for (int64_t c = 0; c < columns; c += Width) {
       float* target = out + c * depth + i * Width;
       const int64_t present = smaller(Width, columns - c);
