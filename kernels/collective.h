@@ -17,8 +17,8 @@ class Collective {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   /// Sums `values` over all ranks in rank order, so that every rank ends with the same bits and a
-  /// repeated run too. Host memory. kUnavailable if a member left or the group was aborted; `values` are
-  /// then undefined.
+  /// repeated run too. Host memory. kUnavailable if a member left or the group was aborted;
+  /// `values` are then undefined.
   virtual Status all_reduce_sum(std::span<float> values) = 0;
   virtual Status all_reduce_sum(std::span<double> values) = 0;
   /// Copies rank 0's values to all.

@@ -30,9 +30,10 @@ std::string to_string(DeviceId id);
 
 struct DeviceInfo {
   DeviceId id;
-  std::string description;   // processor or card, and instruction set in use
-  int threads = 1;           // cores that its operations may use
-  bool native_bf16 = false;  // bf16 products in hardware; else bf16 is a storage type (products in f32)
+  std::string description;  // processor or card, and instruction set in use
+  int threads = 1;          // cores that its operations may use
+  bool native_bf16 =
+      false;  // bf16 products in hardware; else bf16 is a storage type (products in f32)
   uint64_t memory_bytes = 0;
 };
 
@@ -46,7 +47,8 @@ class Buffer {
   };
 
   Buffer() = default;
-  Buffer(void* data, size_t bytes, std::shared_ptr<Owner> owner) : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
+  Buffer(void* data, size_t bytes, std::shared_ptr<Owner> owner)
+      : data_(data), bytes_(bytes), owner_(std::move(owner)) {}
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
     Buffer(std::move(other)).swap(*this);
@@ -78,8 +80,8 @@ class Tensor {
       : buffer_(std::move(buffer)), view_(buffer_.data(), dtype, shape) {}
 
   const TensorView& view() const { return view_; }
-  operator TensorView() const { return view_; }            // NOLINT
-  operator ConstTensorView() const { return view_; }       // NOLINT
+  operator TensorView() const { return view_; }       // NOLINT
+  operator ConstTensorView() const { return view_; }  // NOLINT
   bool present() const { return view_.present(); }
 
  private:
@@ -123,7 +125,8 @@ struct DeviceOptions {
 };
 
 /// Opens a device. kNotFound names the devices that there are when `id` is not one of them.
-/// DeviceKind::kPlanning gives a device whose operations do nothing and whose memory is only counted.
+/// DeviceKind::kPlanning gives a device whose operations do nothing and whose memory is only
+/// counted.
 Result<std::unique_ptr<Device>> open_device(DeviceId id, const DeviceOptions& options);
 
 /// Scratch and activation memory of one stream: a stack of tensors in device memory that grows in
@@ -140,7 +143,8 @@ class Arena {
   /// Gives back on destruction what was taken since construction. Scopes nest.
   class Scope {
    public:
-    explicit Scope(Arena& arena) : arena_(arena), block_(arena.block_), offset_(arena.offset_), in_use_(arena.in_use_) {}
+    explicit Scope(Arena& arena)
+        : arena_(arena), block_(arena.block_), offset_(arena.offset_), in_use_(arena.in_use_) {}
     ~Scope() {
       arena_.block_ = block_;
       arena_.offset_ = offset_;

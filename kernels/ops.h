@@ -27,14 +27,14 @@ enum class RotaryDirection { kForward, kBackward };
 /// Losses between a row of draft logits z and its teacher logits u over the same vocabulary, with
 /// q = softmax(z), p = softmax(u). Source: design of speculators' eager losses and EAGLE-3.
 enum class TeacherLoss {
-  kSoftCrossEntropy,    // -sum p log q
-  kKlDivergence,        // KL(p || q)
-  kReverseKl,           // KL(q || p)
-  kJensenShannon,       // (KL(p || m) + KL(q || m)) / 2, m = (p + q) / 2
-  kTeacherArgmax,       // -log q[argmax u]
-  kTotalVariation,      // 1 - sum min(p, q)
-  kNegativeLogAccept,   // -log max(sum min(p, q), 1e-5)
-  kHybrid,              // lambda KL + (1 - lambda) TV, lambda = exp(-3 sum min(p, q)), detached
+  kSoftCrossEntropy,   // -sum p log q
+  kKlDivergence,       // KL(p || q)
+  kReverseKl,          // KL(q || p)
+  kJensenShannon,      // (KL(p || m) + KL(q || m)) / 2, m = (p + q) / 2
+  kTeacherArgmax,      // -log q[argmax u]
+  kTotalVariation,     // 1 - sum min(p, q)
+  kNegativeLogAccept,  // -log max(sum min(p, q), 1e-5)
+  kHybrid,             // lambda KL + (1 - lambda) TV, lambda = exp(-3 sum min(p, q)), detached
 };
 
 enum class Gradient { kNone, kInPlace };
@@ -47,11 +47,11 @@ struct AdamWSettings {
 /// The contract between mathematics and devices: every operation a model needs. One implementation
 /// per device; all agree within the bounds of their dtypes.
 ///
-/// Common rules. Activations are f32 or bf16; statistics, softmax and accumulation are f32. Rows are
-/// packed tokens [N, ...]: there is no batch dimension and no padding. Operations go into the stream
-/// of `context`, take scratch from its arena, and neither wait nor allocate in the steady state.
-/// Shapes that disagree are a bug (PERCHERON_CHECK): callers validate what users give. A device's
-/// error is kept by the stream. Same inputs and same number of threads give the same bits.
+/// Common rules. Activations are f32 or bf16; statistics, softmax and accumulation are f32. Rows
+/// are packed tokens [N, ...]: there is no batch dimension and no padding. Operations go into the
+/// stream of `context`, take scratch from its arena, and neither wait nor allocate in the steady
+/// state. Shapes that disagree are a bug (PERCHERON_CHECK): callers validate what users give. A
+/// device's error is kept by the stream. Same inputs and same number of threads give the same bits.
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -65,23 +65,27 @@ class Ops {
   virtual void add(Context& context, ConstTensorView x, TensorView y) const = 0;
   /// out[r] = table[rows[r]]; a negative index gives a zero row. table: [V, C]; rows: I32 [R];
   /// out: [R, C], f32 or bf16, converted. This is also the embedding.
-  virtual void gather_rows(Context& context, ConstTensorView table, ConstTensorView rows, TensorView out) const = 0;
+  virtual void gather_rows(Context& context, ConstTensorView table, ConstTensorView rows,
+                           TensorView out) const = 0;
   /// out[rows[r]] += x[r] for the non-negative, distinct indices. x: [R, C]; out: [N, C] f32.
-  virtual void scatter_add_rows(Context& context, ConstTensorView x, ConstTensorView rows, TensorView out) const = 0;
+  virtual void scatter_add_rows(Context& context, ConstTensorView x, ConstTensorView rows,
+                                TensorView out) const = 0;
 
   // --- Matrix products ------------------------------------------------------------------------
 
   /// Memory for a packed [out, in] weight. `dtype`: f32 or bf16, what products will be computed in;
   /// bf16 falls back to f32 on a device without native bf16.
-  virtual std::unique_ptr<PackedMatrix> make_packed(Context& context, int64_t out_features, int64_t in_features,
-                                                    DType dtype, MatrixUse use) const = 0;
+  virtual std::unique_ptr<PackedMatrix> make_packed(Context& context, int64_t out_features,
+                                                    int64_t in_features, DType dtype,
+                                                    MatrixUse use) const = 0;
   /// Fills `packed` from weight [out, in], f32, bf16 or f16, rows possibly strided.
   virtual void pack(Context& context, ConstTensorView weight, PackedMatrix& packed) const = 0;
   /// y (+)= x W^T + bias. x: [N, in]; y: [N, out]; bias: [out] f32 or absent. W packed kForward.
-  virtual void linear(Context& context, ConstTensorView x, const PackedMatrix& weight, ConstTensorView bias,
-                      Write write, TensorView y) const = 0;
+  virtual void linear(Context& context, ConstTensorView x, const PackedMatrix& weight,
+                      ConstTensorView bias, Write write, TensorView y) const = 0;
   /// dx (+)= dy W. dy: [N, out]; dx: [N, in]. W packed kBackward.
-  virtual void linear_backward_input(Context& context, ConstTensorView dy, const PackedMatrix& weight, Write write,
+  virtual void linear_backward_input(Context& context, ConstTensorView dy,
+                                     const PackedMatrix& weight, Write write,
                                      TensorView dx) const = 0;
   /// dweight += dy^T x. dy: [N, out]; x: [N, in]; dweight: [out, in] f32, rows possibly strided.
   virtual void linear_backward_weight(Context& context, ConstTensorView dy, ConstTensorView x,
@@ -90,8 +94,8 @@ class Ops {
   virtual void column_sum(Context& context, ConstTensorView x, TensorView sum) const = 0;
   /// c = alpha op(a) op(b) + beta c, all f32 and contiguous, unpacked; for optimizers.
   enum class Transpose { kNo, kYes };
-  virtual void matmul(Context& context, float alpha, ConstTensorView a, Transpose transpose_a, ConstTensorView b,
-                      Transpose transpose_b, float beta, TensorView c) const = 0;
+  virtual void matmul(Context& context, float alpha, ConstTensorView a, Transpose transpose_a,
+                      ConstTensorView b, Transpose transpose_b, float beta, TensorView c) const = 0;
 
   // --- Transformer layers ----------------------------------------------------------------------
 
@@ -99,61 +103,72 @@ class Ops {
   /// x, out: [N, C] or [N, heads, C] (a norm per head), may alias. weight: [C] f32.
   /// inverse_rms: [N] or [N, heads] f32, kept for the backward pass, or absent.
   /// Source: Zhang and Sennrich 2019, eps under the root.
-  virtual void rms_norm(Context& context, ConstTensorView x, ConstTensorView weight, float epsilon, TensorView out,
-                        TensorView inverse_rms) const = 0;
+  virtual void rms_norm(Context& context, ConstTensorView x, ConstTensorView weight, float epsilon,
+                        TensorView out, TensorView inverse_rms) const = 0;
   /// dx (+)= the input's gradient; dweight += the weight's (absent: not wanted). dx may alias dy.
-  virtual void rms_norm_backward(Context& context, ConstTensorView dy, ConstTensorView x, ConstTensorView weight,
-                                 ConstTensorView inverse_rms, Write write, TensorView dx, TensorView dweight) const = 0;
+  virtual void rms_norm_backward(Context& context, ConstTensorView dy, ConstTensorView x,
+                                 ConstTensorView weight, ConstTensorView inverse_rms, Write write,
+                                 TensorView dx, TensorView dweight) const = 0;
   /// Rotates pairs (i, i + head_dim / 2) of x [N, heads, head_dim] in place by the angle of
   /// positions[n]. cos, sin: [P, head_dim / 2] f32; positions: I32 [N], each < P.
   /// Source: Su et al. 2021, the rotate-half layout of Hugging Face.
-  virtual void rotary(Context& context, TensorView x, ConstTensorView positions, ConstTensorView cos,
-                      ConstTensorView sin, RotaryDirection direction) const = 0;
+  virtual void rotary(Context& context, TensorView x, ConstTensorView positions,
+                      ConstTensorView cos, ConstTensorView sin,
+                      RotaryDirection direction) const = 0;
   /// out = silu(gate) * up. gate_up: [N, 2 I], gate first; out: [N, I].
   virtual void swiglu(Context& context, ConstTensorView gate_up, TensorView out) const = 0;
   virtual void swiglu_backward(Context& context, ConstTensorView dout, ConstTensorView gate_up,
                                TensorView dgate_up) const = 0;
   /// softmax(scale q k^T + mask) v with one mask for everything: query row n sees the keys of two
-  /// half-open intervals, intervals[n] = {b0, e0, b1, e1}, I32 [N, 4]; empty when b >= e; the two are
-  /// disjoint. A row that sees nothing gives zeros. Tiles that no row sees are skipped.
-  /// q, out: [N, heads, D]; k, v: [S, kv_heads, D]; query head h uses key head h / (heads / kv_heads).
+  /// half-open intervals, intervals[n] = {b0, e0, b1, e1}, I32 [N, 4]; empty when b >= e; the two
+  /// are disjoint. A row that sees nothing gives zeros. Tiles that no row sees are skipped. q, out:
+  /// [N, heads, D]; k, v: [S, kv_heads, D]; query head h uses key head h / (heads / kv_heads).
   /// log_sum_exp: [N, heads] f32 (natural logarithm of the scaled scores' sum), or absent.
   /// Source: Dao et al. 2022.
   virtual void attention(Context& context, ConstTensorView q, ConstTensorView k, ConstTensorView v,
-                         ConstTensorView intervals, float scale, TensorView out, TensorView log_sum_exp) const = 0;
+                         ConstTensorView intervals, float scale, TensorView out,
+                         TensorView log_sum_exp) const = 0;
   /// dq is overwritten; dk and dv [S, kv_heads, D] f32 are added to: several calls may share keys.
-  virtual void attention_backward(Context& context, ConstTensorView dout, ConstTensorView q, ConstTensorView k,
-                                  ConstTensorView v, ConstTensorView out, ConstTensorView log_sum_exp,
-                                  ConstTensorView intervals, float scale, TensorView dq, TensorView dk,
+  virtual void attention_backward(Context& context, ConstTensorView dout, ConstTensorView q,
+                                  ConstTensorView k, ConstTensorView v, ConstTensorView out,
+                                  ConstTensorView log_sum_exp, ConstTensorView intervals,
+                                  float scale, TensorView dq, TensorView dk,
                                   TensorView dv) const = 0;
 
-  // --- Losses over chunks of logits ---------------------------------------------------------------
+  // --- Losses over chunks of logits
+  // ---------------------------------------------------------------
 
-  /// loss[r] = -log softmax(logits[r])[labels[r]], not weighted. With Gradient::kInPlace, logits become
-  /// weights[r] (softmax - onehot). logits: [R, V] f32; labels: I32 [R]; weights, loss: [R] f32;
-  /// argmax: I32 [R] (lowest index on a tie), or absent.
-  virtual void cross_entropy(Context& context, TensorView logits, ConstTensorView labels, ConstTensorView weights,
-                             Gradient gradient, TensorView loss, TensorView argmax) const = 0;
+  /// loss[r] = -log softmax(logits[r])[labels[r]], not weighted. With Gradient::kInPlace, logits
+  /// become weights[r] (softmax - onehot). logits: [R, V] f32; labels: I32 [R]; weights, loss: [R]
+  /// f32; argmax: I32 [R] (lowest index on a tie), or absent.
+  virtual void cross_entropy(Context& context, TensorView logits, ConstTensorView labels,
+                             ConstTensorView weights, Gradient gradient, TensorView loss,
+                             TensorView argmax) const = 0;
   /// loss[r] = the chosen loss, not weighted; with kInPlace logits become weights[r] dloss/dz.
-  /// logits: [R, V] f32; teacher_logits: [R, V] f32, left unchanged. teacher_argmax: I32 [R] or absent.
-  virtual void teacher_loss(Context& context, TeacherLoss kind, TensorView logits, ConstTensorView teacher_logits,
-                            ConstTensorView weights, Gradient gradient, TensorView loss, TensorView argmax,
+  /// logits: [R, V] f32; teacher_logits: [R, V] f32, left unchanged. teacher_argmax: I32 [R] or
+  /// absent.
+  virtual void teacher_loss(Context& context, TeacherLoss kind, TensorView logits,
+                            ConstTensorView teacher_logits, ConstTensorView weights,
+                            Gradient gradient, TensorView loss, TensorView argmax,
                             TensorView teacher_argmax) const = 0;
   /// out[r] = index of the largest of x[r], the lowest on a tie. x: [R, V] f32; out: I32 [R].
   virtual void argmax(Context& context, ConstTensorView x, TensorView out) const = 0;
 
-  // --- Optimizers -----------------------------------------------------------------------------------
+  // --- Optimizers
+  // -----------------------------------------------------------------------------------
 
   /// sum[0] += the sum of squares of x; sum: [1] f64.
   virtual void squared_norm(Context& context, ConstTensorView x, TensorView sum) const = 0;
-  /// scale[0] = min(1, norm_max / (norm + 1e-6)) / divisor with norm = sqrt(squared_norm) / divisor: one
-  /// factor that averages summed gradients and clips them. norm_max 0 means no clipping. scale: [1] f32.
-  virtual void clip_scale(Context& context, ConstTensorView squared_norm, double divisor, double norm_max,
-                          TensorView scale) const = 0;
-  /// One AdamW update with gradient scale[0] * g. All f32, contiguous. Source: Loshchilov and Hutter
-  /// 2019, as torch.optim.AdamW: eps outside the root, decay by learning_rate * weight_decay.
-  virtual void adamw(Context& context, const AdamWSettings& settings, ConstTensorView scale, ConstTensorView g,
-                     TensorView p, TensorView m, TensorView v) const = 0;
+  /// scale[0] = min(1, norm_max / (norm + 1e-6)) / divisor with norm = sqrt(squared_norm) /
+  /// divisor: one factor that averages summed gradients and clips them. norm_max 0 means no
+  /// clipping. scale: [1] f32.
+  virtual void clip_scale(Context& context, ConstTensorView squared_norm, double divisor,
+                          double norm_max, TensorView scale) const = 0;
+  /// One AdamW update with gradient scale[0] * g. All f32, contiguous. Source: Loshchilov and
+  /// Hutter 2019, as torch.optim.AdamW: eps outside the root, decay by learning_rate *
+  /// weight_decay.
+  virtual void adamw(Context& context, const AdamWSettings& settings, ConstTensorView scale,
+                     ConstTensorView g, TensorView p, TensorView m, TensorView v) const = 0;
   /// y = a x + b y, f32; for optimizers composed of simple passes.
   virtual void axpby(Context& context, float a, ConstTensorView x, float b, TensorView y) const = 0;
   /// x *= factor[0]. factor: [1] f32.

@@ -47,15 +47,16 @@ struct DTypeOf<uint8_t> {
 };
 
 /// A view of a tensor of rank 0 to 4 whose last dimension is contiguous; the others have strides in
-/// elements. Owns nothing: the memory is a Tensor's, an Arena's or a mapped file's. Rank 0 with null
-/// data means "absent", for optional operands.
+/// elements. Owns nothing: the memory is a Tensor's, an Arena's or a mapped file's. Rank 0 with
+/// null data means "absent", for optional operands.
 template <class Pointer>
 class BasicTensorView {
  public:
   static constexpr int kRankMax = 4;
 
   BasicTensorView() = default;
-  BasicTensorView(Pointer data, DType dtype, std::span<const int64_t> shape) : data_(data), dtype_(dtype) {
+  BasicTensorView(Pointer data, DType dtype, std::span<const int64_t> shape)
+      : data_(data), dtype_(dtype) {
     PERCHERON_CHECK(shape.size() <= kRankMax, "a tensor view has at most four dimensions");
     rank_ = static_cast<int>(shape.size());
     int64_t stride = 1;
@@ -111,7 +112,8 @@ class BasicTensorView {
 
   /// Rows [begin, end) of the first dimension.
   BasicTensorView rows(int64_t begin, int64_t end) const {
-    PERCHERON_CHECK(rank_ >= 1 && 0 <= begin && begin <= end && end <= shape_[0], "row range outside the tensor");
+    PERCHERON_CHECK(rank_ >= 1 && 0 <= begin && begin <= end && end <= shape_[0],
+                    "row range outside the tensor");
     BasicTensorView view = *this;
     view.shape_[0] = end - begin;
     view.data_ = offset(begin * stride_[0]);
@@ -120,7 +122,8 @@ class BasicTensorView {
 
   /// Columns [begin, end) of the last dimension of a matrix: a view with the same row stride.
   BasicTensorView columns(int64_t begin, int64_t end) const {
-    PERCHERON_CHECK(rank_ == 2 && 0 <= begin && begin <= end && end <= shape_[1], "column range outside the tensor");
+    PERCHERON_CHECK(rank_ == 2 && 0 <= begin && begin <= end && end <= shape_[1],
+                    "column range outside the tensor");
     BasicTensorView view = *this;
     view.shape_[1] = end - begin;
     view.data_ = offset(begin);
@@ -129,7 +132,8 @@ class BasicTensorView {
 
   /// A matrix [N, heads * head_dim], possibly strided, seen as [N, heads, head_dim].
   BasicTensorView heads(int64_t head_dim) const {
-    PERCHERON_CHECK(rank_ == 2 && head_dim > 0 && shape_[1] % head_dim == 0, "columns are not a multiple of head_dim");
+    PERCHERON_CHECK(rank_ == 2 && head_dim > 0 && shape_[1] % head_dim == 0,
+                    "columns are not a multiple of head_dim");
     BasicTensorView view = *this;
     view.rank_ = 3;
     view.shape_ = {shape_[0], shape_[1] / head_dim, head_dim, 0};
@@ -156,7 +160,8 @@ class BasicTensorView {
 
  private:
   Pointer offset(int64_t count) const {
-    using Byte = std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
+    using Byte =
+        std::conditional_t<std::is_const_v<std::remove_pointer_t<Pointer>>, const char, char>;
     return static_cast<Byte*>(data_) + count * static_cast<int64_t>(dtype_bytes(dtype_));
   }
 

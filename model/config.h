@@ -13,7 +13,8 @@ namespace percheron {
 
 enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn };
 
-/// Rotary position embedding as the checkpoint's config states it, after the precedence rules of transformers.
+/// Rotary position embedding as the checkpoint's config states it, after the precedence rules of
+/// transformers.
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
   double theta = 10000.0;
@@ -29,24 +30,26 @@ struct RopeConfig {
 
 /// The shape of a transformer in Hugging Face's terms, with every default filled in by family.
 struct ModelConfig {
-  std::string model_type;     // llama, qwen2, qwen3, mistral
-  std::string architecture;   // architectures[0], or empty
+  std::string model_type;    // llama, qwen2, qwen3, mistral
+  std::string architecture;  // architectures[0], or empty
   int64_t hidden_size = 0, intermediate_size = 0;
   int64_t num_hidden_layers = 0, num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;
   int64_t vocab_size = 0, max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool qk_norm = false;                      // a norm per head before rotary (qwen3)
-  std::vector<int64_t> sliding_window;       // per layer; 0 = full attention, W = W keys including the token itself
+  bool qk_norm = false;  // a norm per head before rotary (qwen3)
+  std::vector<int64_t>
+      sliding_window;  // per layer; 0 = full attention, W = W keys including the token itself
   RopeConfig rope;
-  std::string dtype = "float32";             // as stated: float32, float16, bfloat16
+  std::string dtype = "float32";  // as stated: float32, float16, bfloat16
   std::optional<int64_t> bos_token_id, pad_token_id;
-  std::vector<int64_t> eos_token_ids;        // generation_config.json first, config.json second
+  std::vector<int64_t> eos_token_ids;  // generation_config.json first, config.json second
 };
 
-/// Reads DIRECTORY/config.json (and generation_config.json). kInvalidArgument names the key and its value when the
-/// architecture, rope type or an option is not supported; numbers are range-checked. `text_config` nesting is followed.
+/// Reads DIRECTORY/config.json (and generation_config.json). kInvalidArgument names the key and its
+/// value when the architecture, rope type or an option is not supported; numbers are range-checked.
+/// `text_config` nesting is followed.
 Result<ModelConfig> read_model_config(FileSystem& files, const std::string& directory);
 
 }  // namespace percheron

@@ -27,14 +27,15 @@ enum class WindowRule {
 /// What kind of drafter, in the terms of its checkpoint's config.json.
 struct DrafterConfig {
   DrafterKind kind = DrafterKind::kEagle3;
-  ModelConfig body;                    // hidden size, heads, rope, ... of the drafter's own layers
+  ModelConfig body;  // hidden size, heads, rope, ... of the drafter's own layers
   int64_t target_hidden_size = 0;
   int64_t num_target_layers = 0;
-  std::vector<int64_t> capture;        // j: residual stream after target layer j
-  int64_t draft_vocab_size = 0;        // rows of the drafter's head; the target's vocabulary when not reduced
+  std::vector<int64_t> capture;  // j: residual stream after target layer j
+  int64_t draft_vocab_size =
+      0;  // rows of the drafter's head; the target's vocabulary when not reduced
   // EAGLE-3
   bool norm_before_residual = false, norm_before_fc = false, norm_output = false, fc_norm = false;
-  bool freeze_head = false;            // head = the target's rows
+  bool freeze_head = false;  // head = the target's rows
   // DFlash
   int64_t block_size = 0;
   int64_t mask_token_id = -1;
@@ -52,39 +53,46 @@ struct LossTerm {
   double factor = 1;
 };
 
-/// How rows are weighted and compared. The fields name every point on which published trainers differ.
+/// How rows are weighted and compared. The fields name every point on which published trainers
+/// differ.
 struct LossConfig {
   TeacherLoss teacher_loss = TeacherLoss::kSoftCrossEntropy;
-  std::vector<LossTerm> mixture;        // when not empty, replaces teacher_loss (speculators' {"ce": 0.1, "tv": 0.9})
-  bool hard_labels = false;             // DFlash: the data's token instead of a teacher
+  std::vector<LossTerm>
+      mixture;  // when not empty, replaces teacher_loss (speculators' {"ce": 0.1, "tv": 0.9})
+  bool hard_labels = false;  // DFlash: the data's token instead of a teacher
   Denominator denominator = Denominator::kSupervised;
-  double denominator_epsilon = 0;       // 1e-5 as speculators
-  int64_t workspace_bytes = 32 << 20;   // of logits held at once; changes no result
+  double denominator_epsilon = 0;      // 1e-5 as speculators
+  int64_t workspace_bytes = 32 << 20;  // of logits held at once; changes no result
   // EAGLE-3
   int64_t ttt_steps = 7;
   double step_decay = 0.8;
-  int64_t mask_shift = 2;               // row i of step k counts if m[i + k + mask_shift]; 0 EAGLE, 1 speculators, 2 exact
-  bool gate_on_draft_vocab = true;      // only rows whose teacher's top-1 is in the draft vocabulary
-  int64_t row_shift = 1;                // row i of step k embeds token i + k + row_shift; 0 for speculators' shifted batches
+  int64_t mask_shift =
+      2;  // row i of step k counts if m[i + k + mask_shift]; 0 EAGLE, 1 speculators, 2 exact
+  bool gate_on_draft_vocab = true;  // only rows whose teacher's top-1 is in the draft vocabulary
+  int64_t row_shift =
+      1;  // row i of step k embeds token i + k + row_shift; 0 for speculators' shifted batches
   RightEdge right_edge = RightEdge::kDrop;
-  bool cross_documents = false;         // labels of the next packed document count, as speculators; else never
+  bool cross_documents =
+      false;  // labels of the next packed document count, as speculators; else never
   // DFlash
   PositionWeight position_weight = PositionWeight::kExponential;
-  double gamma = 7.0;                   // exp(-(s - 1) / gamma)
+  double gamma = 7.0;  // exp(-(s - 1) / gamma)
   double dpace_alpha = 0.5;
-  int64_t anchors_max = 512;            // per document
-  double supervised_per_anchor = 0;     // > 0: one anchor per that many supervised tokens, at most anchors_max
-  uint64_t seed = 0;                    // of anchors
+  int64_t anchors_max = 512;  // per document
+  double supervised_per_anchor =
+      0;              // > 0: one anchor per that many supervised tokens, at most anchors_max
+  uint64_t seed = 0;  // of anchors
 };
 
-/// Sums over one or more micro-batches of a step. Losses and gradients are divided once by `weight`.
+/// Sums over one or more micro-batches of a step. Losses and gradients are divided once by
+/// `weight`.
 struct StepSums {
   double loss = 0;
   double weight = 0;
   int64_t tokens = 0, supervised = 0;
-  std::vector<double> position_loss, position_weight;         // per TTT step or slot
-  std::vector<double> position_correct, position_count;       // greedy draft equals the target's token
-  double run_sum = 0, run_count = 0;                          // accepted drafts in a row, over rows with a supervised draft
+  std::vector<double> position_loss, position_weight;    // per TTT step or slot
+  std::vector<double> position_correct, position_count;  // greedy draft equals the target's token
+  double run_sum = 0, run_count = 0;  // accepted drafts in a row, over rows with a supervised draft
 
   void add(const StepSums& other);
   /// 1 + mean accepted run (golden `mean_run_plus_one`); 1 without rows.
@@ -101,7 +109,8 @@ class Drafter {
   /// Ascending target ids of the draft vocabulary; empty when it is the whole one.
   virtual std::span<const int32_t> draft_ids() const = 0;
   /// Adds the micro-batch's gradient sums to the parameters' gradients.
-  virtual Result<StepSums> forward_backward(Context& context, const Features& features, const LossConfig& loss) = 0;
+  virtual Result<StepSums> forward_backward(Context& context, const Features& features,
+                                            const LossConfig& loss) = 0;
   /// After the masters changed (optimizer, resume): refreshes what products read.
   virtual void weights_changed(Context& context) = 0;
 };
@@ -115,7 +124,9 @@ struct TargetParts {
 };
 
 /// Fresh random weights (normal, 0.02; norms 1) as a pure function of `seed`.
-Result<std::unique_ptr<Drafter>> make_drafter(Context& context, const DrafterConfig& config, const TargetParts& target,
-                                              std::vector<int32_t> draft_ids, DType compute_dtype, uint64_t seed);
+Result<std::unique_ptr<Drafter>> make_drafter(Context& context, const DrafterConfig& config,
+                                              const TargetParts& target,
+                                              std::vector<int32_t> draft_ids, DType compute_dtype,
+                                              uint64_t seed);
 
 }  // namespace percheron

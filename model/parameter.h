@@ -11,17 +11,19 @@ namespace percheron {
 
 /// One trained or frozen tensor of a drafter.
 struct Parameter {
-  std::string name;        // as in our own checkpoints, SpecForge's spelling: "midlayer.self_attn.q_proj.weight"
-  Tensor value;            // f32 master copy, [out, in] or [C]
-  Tensor gradient;         // f32 sum over the step's rows, same shape; absent if frozen
+  std::string
+      name;  // as in our own checkpoints, SpecForge's spelling: "midlayer.self_attn.q_proj.weight"
+  Tensor value;     // f32 master copy, [out, in] or [C]
+  Tensor gradient;  // f32 sum over the step's rows, same shape; absent if frozen
   bool trainable = true;
 };
 
-/// The weight of a linear layer: one or more parameters stacked by rows into one product (q, k, v), with the packed
-/// copies that products read. repack() after the masters change.
+/// The weight of a linear layer: one or more parameters stacked by rows into one product (q, k, v),
+/// with the packed copies that products read. repack() after the masters change.
 class Linear {
  public:
-  /// `parameters` stay owned by the drafter and must outlive this. `backward`: also keep the layout for dx = dy W.
+  /// `parameters` stay owned by the drafter and must outlive this. `backward`: also keep the layout
+  /// for dx = dy W.
   Linear(Context& context, std::vector<Parameter*> parameters, DType dtype, bool backward);
 
   void repack(Context& context);
@@ -31,12 +33,14 @@ class Linear {
   /// y (+)= x W^T.
   void forward(Context& context, ConstTensorView x, Write write, TensorView y) const;
   /// dx (+)= dy W, unless dx is absent; then gradients += dy^T x where trainable.
-  void backward(Context& context, ConstTensorView dy, ConstTensorView x, Write write, TensorView dx) const;
+  void backward(Context& context, ConstTensorView dy, ConstTensorView x, Write write,
+                TensorView dx) const;
 
  private:
   std::vector<Parameter*> parameters_;
   int64_t out_features_ = 0, in_features_ = 0;
-  std::vector<std::unique_ptr<PackedMatrix>> forward_, backward_;  // one per parameter, or one for the stack
+  std::vector<std::unique_ptr<PackedMatrix>> forward_,
+      backward_;  // one per parameter, or one for the stack
 };
 
 }  // namespace percheron

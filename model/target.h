@@ -14,15 +14,16 @@
 
 namespace percheron {
 
-/// Keys and values of several sequences in one device buffer: slot s holds rows [s * length, (s + 1) * length).
-/// A sequence can be cut back by lowering its length; layers with a sliding window keep all rows and mask.
+/// Keys and values of several sequences in one device buffer: slot s holds rows [s * length, (s +
+/// 1) * length). A sequence can be cut back by lowering its length; layers with a sliding window
+/// keep all rows and mask.
 class KvCache {
  public:
-  static Result<std::unique_ptr<KvCache>> make(Device& device, const ModelConfig& config, int64_t slots, int64_t length,
-                                               DType dtype);
+  static Result<std::unique_ptr<KvCache>> make(Device& device, const ModelConfig& config,
+                                               int64_t slots, int64_t length, DType dtype);
   int64_t slots() const { return slots_; }
   int64_t length() const { return length_; }
-  TensorView keys(int64_t layer) const;    // [slots * length, kv_heads, head_dim]
+  TensorView keys(int64_t layer) const;  // [slots * length, kv_heads, head_dim]
   TensorView values(int64_t layer) const;
 
   std::vector<int64_t> used;  // [slots] rows in use; the caller's to lower when a draft is rejected
@@ -40,18 +41,21 @@ struct PackedSequences {
 };
 
 struct TargetOptions {
-  DType compute_dtype = DType::kBf16;  // products and activations; f32 where the device has no native bf16
-  std::vector<int64_t> capture;        // j = residual stream after decoder layer j; 0 = embedding; ascending not required
-  bool capture_last = false;           // also the last layer's output before the final norm, as the last slot
-  bool head = true;                    // load and pack the head (needed for logits and top-1)
+  DType compute_dtype =
+      DType::kBf16;  // products and activations; f32 where the device has no native bf16
+  std::vector<int64_t>
+      capture;  // j = residual stream after decoder layer j; 0 = embedding; ascending not required
+  bool capture_last =
+      false;         // also the last layer's output before the final norm, as the last slot
+  bool head = true;  // load and pack the head (needed for logits and top-1)
 };
 
 /// The frozen target. Loads a Hugging Face directory; weights are packed once and never change.
 /// Not thread-safe: used by its device's worker thread.
 class Target {
  public:
-  static Result<std::unique_ptr<Target>> load(FileSystem& files, const std::string& directory, Context& context,
-                                              const TargetOptions& options);
+  static Result<std::unique_ptr<Target>> load(FileSystem& files, const std::string& directory,
+                                              Context& context, const TargetOptions& options);
   virtual ~Target() = default;
 
   virtual const ModelConfig& config() const = 0;
@@ -59,32 +63,36 @@ class Target {
   /// Content hash of all weights as stored: part of the run's fingerprint.
   virtual const std::string& weights_hash() const = 0;
 
-  /// What products and activations really are: compute_dtype, or f32 where the device has no native bf16. A KvCache
-  /// has this dtype.
+  /// What products and activations really are: compute_dtype, or f32 where the device has no native
+  /// bf16. A KvCache has this dtype.
   virtual DType compute_dtype() const = 0;
-  /// Runs the rows; with `cache`, extends the sequences in it. `captured` receives [T, K, H] in its own dtype (absent:
-  /// not wanted), K counting the slot of `capture_last`; `last` [T, H] f32 receives the residual stream before the
-  /// final norm (absent: not wanted, and layers after the last captured one are skipped when there is no cache).
-  /// Waits for the device. kInvalidArgument names a token outside the vocabulary or a cache slot that is full; with a
-  /// cache and dynamic rope, sequences beyond max_position_embeddings are refused. After an error the cache is as before.
-  virtual Status forward(Context& context, const PackedSequences& rows, KvCache* cache, TensorView captured,
-                         TensorView last) = 0;
+  /// Runs the rows; with `cache`, extends the sequences in it. `captured` receives [T, K, H] in its
+  /// own dtype (absent: not wanted), K counting the slot of `capture_last`; `last` [T, H] f32
+  /// receives the residual stream before the final norm (absent: not wanted, and layers after the
+  /// last captured one are skipped when there is no cache). Waits for the device. kInvalidArgument
+  /// names a token outside the vocabulary or a cache slot that is full; with a cache and dynamic
+  /// rope, sequences beyond max_position_embeddings are refused. After an error the cache is as
+  /// before.
+  virtual Status forward(Context& context, const PackedSequences& rows, KvCache* cache,
+                         TensorView captured, TensorView last) = 0;
   /// logits [R, V] f32 of rows of `last` [R, H] (final norm and head applied).
   virtual void logits(Context& context, ConstTensorView last, TensorView logits) = 0;
-  /// Greedy next token of each row, in chunks that never hold all logits. out: I32 [R] on the device.
+  /// Greedy next token of each row, in chunks that never hold all logits. out: I32 [R] on the
+  /// device.
   virtual void top1(Context& context, ConstTensorView last, TensorView out) = 0;
 
   /// Frozen tensors that drafters borrow, f32 or bf16 as stored, on the device.
   virtual ConstTensorView embedding() const = 0;   // [V, H]
   virtual ConstTensorView head() const = 0;        // [V, H]; the embedding if tied
   virtual ConstTensorView final_norm() const = 0;  // [H] f32
-  /// Weight `name` of decoder layer `layer` ("self_attn.q_proj.weight") as f32 on the host, for warm starts.
+  /// Weight `name` of decoder layer `layer` ("self_attn.q_proj.weight") as f32 on the host, for
+  /// warm starts.
   virtual Result<std::vector<float>> layer_weight(int64_t layer, const std::string& name) const = 0;
 };
 
-/// One micro-batch through the target, to host memory. `feature_dtype`: bf16 or f32. top1 is filled where the next
-/// token is supervised if `with_top1`. kDataLoss if a state is not finite.
-Result<Features> capture_features(Context& context, Target& target, const MicroBatch& batch, DType feature_dtype,
-                                  bool with_top1);
+/// One micro-batch through the target, to host memory. `feature_dtype`: bf16 or f32. top1 is filled
+/// where the next token is supervised if `with_top1`. kDataLoss if a state is not finite.
+Result<Features> capture_features(Context& context, Target& target, const MicroBatch& batch,
+                                  DType feature_dtype, bool with_top1);
 
 }  // namespace percheron
