@@ -172,25 +172,38 @@ void attend_tile(const Attention& a, const RowTile& tile, int64_t kv_head, float
   }
 }
 
-/// A tile too small for panels.
+/// A tile row by row.
 template <class Q, class K, class O>
 void attend_rows(const Attention& a, const RowTile& tile, int64_t kv_head) {
   const int64_t d = a.q.columns, group = a.q.heads / a.k.heads;
   for (int64_t row = tile.begin; row < tile.end; ++row) {
-    alignas(64) float q[kRowLanesMax * kHeadDimMax], out[kRowLanesMax * kHeadDimMax];
-    RowState states[kRowLanesMax];
-    for (int64_t g = 0; g < group; ++g) {
-      const int64_t head = kv_head * group + g;
-      load_row(row_of<Q>(a.q, row, head), d, a.scale * kLog2E, q + g * kHeadDimMax);
-      __builtin_memset(out + g * kHeadDimMax, 0, static_cast<size_t>(d) * sizeof(float));
-    }
-    for (int part = 0; part < 2; ++part) {
-      see_keys<K>(a, q, group, kv_head, interval_of(a.intervals, row, part), states, out);
-    }
-    for (int64_t g = 0; g < group; ++g) {
-      finish_row<O>(a, row, kv_head * group + g, states[g], out + g * kHeadDimMax);
+    for (int64_t first = 0; first < group; first += kRowHeadsMax) {
+      const int64_t heads = smaller<int64_t>(kRowHeadsMax, group - first);
+      alignas(64) float q[kRowHeadsMax * kHeadDimMax], out[kRowHeadsMax * kHeadDimMax];
+      RowState states[kRowHeadsMax];
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t head = kv_head * group + first + h;
+        load_row(row_of<Q>(a.q, row, head), d, a.scale * kLog2E, q + h * kHeadDimMax);
+        __builtin_memset(out + h * kHeadDimMax, 0, static_cast<size_t>(d) * sizeof(float));
+      }
+      for (int part = 0; part < 2; ++part) {
+        see_keys<K>(a, q, heads, kv_head, interval_of(a.intervals, row, part), states, out);
+      }
+      for (int64_t h = 0; h < heads; ++h) {
+        finish_row<O>(a, row, kv_head * group + first + h, states[h], out + h * kHeadDimMax);
+      }
     }
   }
+}
+
+/// Whether a tile is taken row by row: where its panels would be mostly empty, and where it is a
+/// whole short document. A row's sums are then taken in the same order whether it is decoded alone
+/// or verified among the drafts before and after it.
+bool is_taken_by_rows(const Attention& a, const RowTile& tile) {
+  const int64_t rows = tile.end - tile.begin, group = a.q.heads / a.k.heads;
+  if (rows * group <= kRowLanesMax) return true;
+  if (rows > kDecodeRowsMax || tile.second_end > 0) return false;
+  return tile.begin == 0 || interval_of(a.intervals, tile.begin - 1, 0).begin != tile.first_begin;
 }
 
 }  // namespace
@@ -215,7 +228,7 @@ void attention(const Attention& a) {
         for (int64_t task = tiles * a.k.heads - 1; task >= 0; --task) {
           const RowTile& tile = a.tiles[task / a.k.heads];
           const int64_t kv_head = task % a.k.heads;
-          if ((tile.end - tile.begin) * group <= kRowLanesMax) {
+          if (is_taken_by_rows(a, tile)) {
             attend_rows<Q, K, O>(a, tile, kv_head);
           } else {
             attend_tile<Q, K, O>(a, tile, kv_head,

@@ -12,6 +12,10 @@ namespace {
 constexpr int kHeadDimMax = 256;
 /// Up to this many lanes a tile is taken row by row: a panel would be mostly empty.
 constexpr int kRowLanesMax = kLanes / 2;
+/// Up to this many rows of a document are taken row by row, as decoding one row is.
+constexpr int kDecodeRowsMax = 16;
+/// Query heads of one key head that read its keys together.
+constexpr int kRowHeadsMax = 8;
 
 /// A row's softmax so far, in powers of two: out is not divided by `sum` yet.
 struct RowState {

@@ -275,6 +275,31 @@ TEST_P(Attention, ADocumentsBitsDoNotDependOnItsNeighbours) {
   EXPECT_TRUE(alone == packed);
 }
 
+// So that verifying drafts gives the tokens that decoding one at a time gives.
+TEST_P(Attention, ADecodedRowsBitsDoNotDependOnHowManyAreDecodedTogether) {
+  const int64_t d = 40, together = 16;
+  for (const auto& [heads, kv_heads, cached] :
+       {std::tuple{6, 2, 150}, {4, 4, 7}, {11, 1, 63}, {9, 3, 0}}) {
+    SCOPED_TRACE(std::to_string(heads) + " heads, " + std::to_string(cached) + " cached");
+    const Tensor q = random(dtype(), {together, heads, d});
+    const Tensor k = random(dtype(), {cached + together, kv_heads, d});
+    const Tensor v = random(dtype(), {cached + together, kv_heads, d});
+    const auto decode = [&, cached = cached, heads = heads](int64_t begin, int64_t end) {
+      Mask mask{"", cached + together, {}};
+      for (int64_t i = begin; i < end; ++i) mask.rows.push_back({0, cached + i + 1, 0, 0});
+      const Tensor out = poisoned(dtype(), {end - begin, heads, d});
+      ops().attention(context_, q.view().rows(begin, end), k, v, intervals(mask), 0.2f, out, {});
+      return bits(out);
+    };
+    std::vector<char> one_by_one;
+    for (int64_t i = 0; i < together; ++i) {
+      const std::vector<char> row = decode(i, i + 1);
+      one_by_one.insert(one_by_one.end(), row.begin(), row.end());
+      EXPECT_TRUE(decode(0, i + 1) == one_by_one) << i + 1 << " rows";
+    }
+  }
+}
+
 TEST_P(Attention, ARowThatSeesNothingGivesZeros) {
   const Tensor q = random(dtype(), {3, 2, 8}), k = random(dtype(), {4, 1, 8});
   const Tensor v = random(dtype(), {4, 1, 8}), dout = random(dtype(), {3, 2, 8});
