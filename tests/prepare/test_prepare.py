@@ -3,6 +3,7 @@ import contextlib
 import io
 import json
 import unittest
+import unittest.mock
 from typing import Any
 
 from support import GOLDEN, QUESTION, Scratch, assistant, user
@@ -43,12 +44,27 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(len(content), 8 + header_bytes + end)
         tensors, metadata = read_shard(self.output)
         self.assertEqual(metadata["format"], "percheron.tokens.v1")
-        self.assertEqual(set(self.passport()),
-                         {"tokenizer_hash", "template_hash", "source_hash", "options_hash", "vocab_size"})
+        self.assertEqual(set(self.passport()), {"preparer", "tokenizer_hash", "template_hash", "source_hash",
+                                                "options_hash", "vocab_size"})
         self.assertEqual(tensors["offsets"].tolist(), [0, len(tensors["tokens"]) // 2, len(tensors["tokens"])])
         self.assertEqual(tensors["id_offsets"].tolist(), [0, 2, 3])
         self.assertEqual(tensors["ids"].tobytes().decode(), "é2")
         self.assertEqual(len(tensors["tokens"]), len(tensors["loss_mask"]))
+
+    def test_the_vocabulary_is_the_tokenizers_and_not_the_padded_tables(self) -> None:
+        # speculators#393: without a row that no text uses a masked slot means something else too.
+        folder = self.scratch.model("qwen2.5")
+        ids = load_model(folder).tokenizer.raw.get_vocab(with_added_tokens=True).values()
+        for rows, expected in ((max(ids) + 65, max(ids) + 1), (max(ids) - 1, max(ids) - 1)):
+            (folder / "config.json").write_text(json.dumps({"vocab_size": rows}), encoding="utf-8")
+            self.assertEqual(load_model(folder).vocab_size, expected)
+        source = self.scratch.rows([{"input_ids": [max(ids)], "loss_mask": [1]},
+                                    {"input_ids": [max(ids) + 1], "loss_mask": [1]}])
+        (folder / "config.json").write_text(json.dumps({"vocab_size": max(ids) + 65}), encoding="utf-8")
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            main(["prepare", "--model", str(folder), "--input", str(source), "--output", str(self.output)])
+        self.assertEqual(self.passport()["vocab_size"], max(ids) + 1)
+        self.assertIn("1  id_out_of_range", out.getvalue())
 
     def test_the_same_input_gives_the_same_bytes(self) -> None:
         rows = [{"messages": QUESTION}]
@@ -75,8 +91,19 @@ class PrepareTest(unittest.TestCase):
         self.assertIn("up to date", self.said)
         self.run_prepare(rows, "--reuse", "--max-length", "100")
         self.assertNotIn("up to date", self.said)
-        self.output.write_bytes(self.output.read_bytes()[:20])
-        self.assertEqual(self.run_prepare(rows, "--reuse", "--max-length", "100"), 0)
+        whole = self.output.read_bytes()
+        for damaged in (whole[:20], whole[:-1], whole + b"\0"):
+            with self.subTest(bytes=len(damaged)):
+                self.output.write_bytes(damaged)
+                self.assertEqual(self.run_prepare(rows, "--reuse", "--max-length", "100"), 0)
+                self.assertNotIn("up to date", self.said)
+                self.assertEqual(self.output.read_bytes(), whole)
+
+    def test_a_shard_of_another_preparer_is_made_anew(self) -> None:
+        rows = [{"messages": QUESTION}]
+        with unittest.mock.patch("percheron_prepare.prepare.PREPARER_VERSION", 1):
+            self.run_prepare(rows)
+        self.assertEqual(self.run_prepare(rows, "--reuse"), 0)
         self.assertNotIn("up to date", self.said)
 
     def test_nothing_written_is_a_failure(self) -> None:

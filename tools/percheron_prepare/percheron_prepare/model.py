@@ -23,6 +23,7 @@ class Model:
     template: ChatTemplate
     facts: TemplateFacts
     encoder: ChatEncoder
+    # Ids below it are the tokenizer's and have a row in the target's table; rows past it are padding.
     vocab_size: int
     template_hash: str
 
@@ -38,5 +39,5 @@ def load_model(path: Path, variables: Mapping[str, Any] | None = None, now: date
     # The special tokens are part of what a template renders.
     identity = json.dumps([template.source, template.special_tokens], sort_keys=True)
     return Model(tokenizer, template, facts, ChatEncoder(template, tokenizer, facts, variables),
-                 vocab_size=int(config.get("vocab_size", tokenizer.vocab_size)),
+                 vocab_size=min(tokenizer.vocab_size, int(config.get("vocab_size", tokenizer.vocab_size))),
                  template_hash=hashlib.sha256(identity.encode()).hexdigest())

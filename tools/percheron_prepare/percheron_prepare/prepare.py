@@ -19,6 +19,9 @@ from .model import Model
 from .rows import (Chat, ConsecutiveUsers, Line, Prompt, Rejected, TokenRow, parse_line, parse_row, read_lines, row_id)
 from .shard import ShardWriter, canonical_json
 
+# Goes up whenever the same rows, model and options may give other tokens, masks or passports.
+PREPARER_VERSION = 2
+
 
 class TooLong(enum.Enum):
     """What happens to a row longer than the limit."""
@@ -180,7 +183,8 @@ def passport(model: Model, options: Options, source: Path) -> dict[str, Any]:
         settings["date"] = model.template.now.date().isoformat()
     with open(source, "rb") as file:
         source_hash = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"tokenizer_hash": model.tokenizer.file_hash, "template_hash": model.template_hash,
+    return {"preparer": PREPARER_VERSION,
+            "tokenizer_hash": model.tokenizer.file_hash, "template_hash": model.template_hash,
             "source_hash": source_hash, "vocab_size": model.vocab_size,
             "options_hash": hashlib.sha256(canonical_json(settings).encode()).hexdigest()}
 

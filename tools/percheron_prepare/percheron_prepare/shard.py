@@ -104,13 +104,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_passport(path: Path) -> dict[str, Any] | None:
-    """The passport of a shard, or None when there is no whole shard."""
+    """The passport of a shard, or None when there is no whole shard: none, a cut one, or bytes behind its end."""
     try:
         with open(path, "rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        found: dict[str, Any] = json.loads(header["__metadata__"]["passport"])
-        return found
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError):
+            header_bytes = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(header_bytes))
+            size = os.fstat(file.fileno()).st_size
+        metadata = header.pop("__metadata__")
+        end = max(entry["data_offsets"][1] for entry in header.values())
+        found: dict[str, Any] = json.loads(metadata["passport"])
+        return found if size == 8 + header_bytes + end else None
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, MemoryError):
         return None
 
 
