@@ -26,6 +26,26 @@ class TokenizerServerTest(unittest.TestCase):
         self.assertEqual(answer["ids"], self.model.encoder.prompt(QUESTION[:1]))
         self.assertTrue(answer["text"].endswith("<|im_start|>assistant\n"))
 
+    def test_a_row_of_prompts_is_asked_up_to_its_last_answer(self) -> None:
+        expected = self.model.encoder.prompt(QUESTION[:1])
+        question = QUESTION[0]["content"]
+        rows: list[dict[str, Any]] = [{"prompt": question}, {"turns": [question, "More?"]}, {"messages": QUESTION[:1]}]
+        for role in ("assistant", "gpt", "chatgpt", "model"):
+            answer = {"from": role, "value": None}
+            rows += [{"conversations": [{"from": "human", "value": question}, answer]},
+                     {"messages": [*QUESTION[:1], answer, {"role": "user", "content": "Thanks."}]}]
+        for row in rows:
+            with self.subTest(row=row):
+                self.assertEqual(self.ask(op="encode_prompt", row=row), {"ids": expected})
+
+    def test_a_row_without_a_prompt_is_answered_with_an_error(self) -> None:
+        for row in (None, [], {}, {"prompt": 5}, {"turns": []}, {"turns": [None]}, {"messages": {}}, {"messages": []},
+                    {"messages": ["x"]}, {"messages": [{"role": None, "content": "x"}]},
+                    {"messages": [{"role": 5, "from": "user", "content": "x"}]}, {"messages": [{"content": "x"}]},
+                    {"messages": QUESTION[1:]}, {"messages": [{"role": "user", "content": 5}]}):
+            with self.subTest(row=row):
+                self.assertEqual(list(self.ask(op="encode_prompt", row=row)), ["error"])
+
     def test_pieces_join_to_the_text(self) -> None:
         for text in ("Hello, world 👩‍👩‍👧‍👦 — naïve café, مرحبا, 你好", "", "a\n\n b<|im_end|>\n", "\U0001f1e8\U0001f1ed"):
             ids = self.ask(op="encode", text=text)["ids"]

@@ -177,18 +177,43 @@ def parse_chat(row: dict[str, Any], name: str, users: ConsecutiveUsers) -> Chat:
     return Chat(name, messages, parse_tools(row.get("tools")), complete=not cut)
 
 
+def parse_prompt(row: dict[str, Any]) -> tuple[list[Message], list[Any] | None]:
+    """What a model is to answer, and the tools it may call: `prompt`, the first of `turns`, or a chat up to its last
+    answer (all of it when nobody has answered yet)."""
+    if isinstance(row.get("prompt"), str):
+        return [parse_message({"role": "user", "content": row["prompt"]})], None
+    if "turns" in row:
+        turns = row["turns"]
+        if not isinstance(turns, list) or not turns or not isinstance(turns[0], str):
+            raise Rejected("bad_turns", "`turns` must be a list of texts")
+        return [parse_message({"role": "user", "content": turns[0]})], None
+    listed = next((row[key] for key in ("conversations", "messages") if key in row), None)
+    if not isinstance(listed, list) or not listed:
+        raise Rejected("unknown_shape", "a row needs `prompt`, `turns`, `conversations` or `messages`")
+    answers = [i for i, entry in enumerate(listed) if role_of(entry) == "assistant"]
+    asked = listed[: answers[-1]] if answers else listed
+    if not asked:
+        raise Rejected("starts_with_assistant", "the answer has no question before it")
+    return [parse_message(entry) for entry in asked], parse_tools(row.get("tools"))
+
+
 def finish_reason(message: Any) -> Any:
     return message.get("finish_reason") if isinstance(message, dict) else None
 
 
-def parse_message(entry: Any) -> Message:
-    """One message as templates expect it."""
+def role_of(entry: Any) -> str:
+    """Whose a message is, in the templates' words."""
     if not isinstance(entry, dict):
         raise Rejected("bad_message", f"a {type(entry).__name__} in the list of messages")
     role = entry.get("role", entry.get("from"))
     if not isinstance(role, str) or role not in ROLES:
         raise Rejected("unknown_role", repr(role))
-    message: Message = {"role": ROLES[role], "content": parse_content(entry.get("content", entry.get("value")))}
+    return ROLES[role]
+
+
+def parse_message(entry: Any) -> Message:
+    """One message as templates expect it."""
+    message: Message = {"role": role_of(entry), "content": parse_content(entry.get("content", entry.get("value")))}
     message.update((key, entry[key]) for key in KEPT_ENTRIES if entry.get(key) is not None)
     if "reasoning_content" not in message and isinstance(entry.get("reasoning"), str):
         message["reasoning_content"] = entry["reasoning"]

@@ -3,9 +3,10 @@
     {"op": "info"}                                  -> {"vocab_size", "stop_ids", "tokenizer_hash", "template_hash"}
     {"op": "encode", "text": "..."}                 -> {"ids": [...]}
     {"op": "encode_chat", "messages": [...], "tools": [...]?, "generation_prompt": true?} -> {"ids": [...], "text": ...}
+    {"op": "encode_prompt", "row": {...}}           -> {"ids": [...]}
     {"op": "decode", "ids": [...]}                  -> {"text": "...", "pieces": ["...", ...]}
 
-`pieces` has one text per id and joins to `text`; ids that end inside a character have an empty piece, and the
+`row` is a row of a file of prompts (`rows.parse_prompt`). `pieces` has one text per id and joins to `text`; ids that end inside a character have an empty piece, and the
 character stands at the id that completes it. A request that fails is answered by {"error": "..."}; the next one is
 served as if nothing had been. The program ends with its input.
 """
@@ -19,7 +20,7 @@ from tokenizers.decoders import DecodeStream
 
 from .chat_template import TemplateRefused
 from .model import Model
-from .rows import Rejected, parse_message, parse_tools, replace_surrogates
+from .rows import Rejected, parse_message, parse_prompt, parse_tools, replace_surrogates
 
 
 class BadRequest(Exception):
@@ -32,7 +33,8 @@ class TokenizerServer:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "info": self._info, "encode": self._encode, "encode_chat": self._encode_chat, "decode": self._decode}
+            "info": self._info, "encode": self._encode, "encode_chat": self._encode_chat,
+            "encode_prompt": self._encode_prompt, "decode": self._decode}
 
     def answer(self, line: str) -> dict[str, Any]:
         """The answer to one line. Never raises on account of a request."""
@@ -68,6 +70,12 @@ class TokenizerServer:
         rendered = self._model.encoder.render(messages, parse_tools(request.get("tools")),
                                               generation_prompt=bool(request.get("generation_prompt", True)))
         return {"ids": self._model.tokenizer.encode(rendered.text).ids, "text": rendered.text}
+
+    def _encode_prompt(self, request: dict[str, Any]) -> dict[str, Any]:
+        row = request.get("row")
+        if not isinstance(row, dict):
+            raise BadRequest("a row is a JSON object")
+        return {"ids": self._model.encoder.prompt(*parse_prompt(row))}
 
     def _decode(self, request: dict[str, Any]) -> dict[str, Any]:
         ids = request.get("ids")
