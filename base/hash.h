@@ -17,15 +17,18 @@ class ContentHash {
   ContentHash(const ContentHash&) = delete;
   ContentHash& operator=(const ContentHash&) = delete;
 
+  /// Continues the bytes: how they are cut into calls does not matter.
   void add(std::span<const std::byte> bytes);
   /// Adds the text with its length, so that ("a", "bc") and ("ab", "c") differ.
   void add_text(std::string_view text);
+  /// Of everything added so far; more may be added after.
   std::string hex() const;
 
  private:
   void* state_;
 };
 
+/// ContentHash of these bytes alone.
 std::string content_hash(std::span<const std::byte> bytes);
 
 /// CRC-32C (Castagnoli) of `bytes`, continuing from `crc` (0 to start). Source: RFC 3720 appendix

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -67,14 +68,6 @@ bool convert(const json& value, std::vector<T>& out) {
   return true;
 }
 
-// The value as a message shows it: whole when short, else its beginning.
-std::string shown(const json& value) {
-  constexpr size_t kShownBytesMax = 60;
-  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
-  if (text.size() > kShownBytesMax) text = text.substr(0, kShownBytesMax) + "...";
-  return text;
-}
-
 Status wrong_type(const json& value, std::string_view key, std::string_view what,
                   std::string_view expected) {
   return invalid_argument(
@@ -91,9 +84,38 @@ Result<const json*> find(const json& object, std::string_view key, std::string_v
   return &*found;
 }
 
+// How many objects and arrays are open at once, at most. Text that is no JSON gives any number.
+int deepest_nesting(std::string_view text) {
+  int depth = 0, deepest = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') in_string = !in_string;
+    if (in_string) {
+      if (c == '\\') ++i;
+    } else if (c == '{' || c == '[') {
+      deepest = std::max(deepest, ++depth);
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
 }  // namespace
 
+std::string shown(const json& value) {
+  constexpr size_t kShownBytesMax = 80;
+  std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+  if (text.size() > kShownBytesMax) text = text.substr(0, kShownBytesMax) + "...";
+  return text;
+}
+
 Result<json> parse_json(std::string_view text, std::string_view what) {
+  if (deepest_nesting(text) > kJsonDepthMax) {
+    return invalid_argument(fmt::format(
+        "{}: JSON that nests objects or arrays deeper than {} is not read", what, kJsonDepthMax));
+  }
   try {
     return json::parse(text);
   } catch (const json::exception& error) {

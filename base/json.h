@@ -10,9 +10,16 @@
 
 namespace percheron {
 
+/// How deep objects and arrays may nest in each other: copying and printing a value recurse.
+constexpr int kJsonDepthMax = 64;
+
 /// Parses one JSON value. `what` names the source in messages, usually a path. Never throws.
-/// kInvalidArgument names `what`, the byte offset and what was expected.
+/// kInvalidArgument names `what`, the byte offset and what was expected, or the depth that is
+/// beyond kJsonDepthMax.
 Result<nlohmann::json> parse_json(std::string_view text, std::string_view what);
+
+/// A value as messages show it: whole when short, else its beginning.
+std::string shown(const nlohmann::json& value);
 
 /// The value of `key` in `object` as T: bool, int64_t, double (from any number), std::string, or a
 /// std::vector of int64_t, double or std::string.

@@ -7,9 +7,10 @@
 
 namespace percheron {
 
-/// The project's own generator (SplitMix64): the same numbers on every machine and library version.
-/// Not for secrets. Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
-/// generators".
+/// The project's own generator (SplitMix64): the same integers and uniform numbers on every machine
+/// and library version. normal() goes through the library's logarithm and cosine, whose last bit
+/// may differ. Not for secrets. Source: Steele, Lea, Flood 2014, "Fast splittable pseudorandom
+/// number generators".
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}

@@ -74,7 +74,8 @@ class [[nodiscard]] Result {
     PERCHERON_CHECK(ok(), status_.message());
     return *value_;
   }
-  T&& value() && {
+  /// By value: a reference into a temporary would dangle in a range-for.
+  T value() && {
     PERCHERON_CHECK(ok(), status_.message());
     return *std::move(value_);
   }

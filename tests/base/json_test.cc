@@ -57,9 +57,21 @@ TEST(Json, BrokenTextIsAnErrorThatNamesTheFileAndThePlace) {
   EXPECT_NE(parse_json("{\"a\": }", "x").status().message().find("column 7"), std::string::npos);
 }
 
-TEST(Json, DeepNestingIsParsedWithoutRecursion) {
-  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
-  EXPECT_TRUE(parse_json(deep, "deep.json").ok());
+// Values are copied, printed and compared by recursion, which 200000 levels would overflow.
+TEST(Json, NestingHasALimit) {
+  const auto nested = [](size_t depth) {
+    return parse_json(std::string(depth, '[') + std::string(depth, ']'), "deep.json");
+  };
+  EXPECT_TRUE(nested(kJsonDepthMax).ok());
+  for (const size_t depth : {size_t{kJsonDepthMax} + 1, size_t{200000}}) {
+    const Result<nlohmann::json> result = nested(depth);
+    ASSERT_FALSE(result.ok()) << depth;
+    EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(result.status().message().find("deep.json"), std::string::npos);
+    EXPECT_NE(result.status().message().find("64"), std::string::npos);
+  }
+  const std::string in_a_string = "[\"\\\"" + std::string(100, '[') + "\"]";
+  EXPECT_TRUE(parse_json(in_a_string, "text.json").ok());
 }
 
 }  // namespace

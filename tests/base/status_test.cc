@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
 
 namespace percheron {
 namespace {
@@ -27,6 +30,13 @@ TEST(Status, ContextGoesBeforeTheMessageAndLeavesOkAlone) {
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_EQ(status.message(), "step-7/manifest: checksum differs");
   EXPECT_TRUE(ok_status().with_context("anything").ok());
+}
+
+// A reference into the temporary would dangle before the first step.
+TEST(Result, GivesItsValueToARangeFor) {
+  const auto names = [] { return Result<std::vector<std::string>>({"a long name, on the heap"}); };
+  static_assert(!std::is_reference_v<decltype(names().value())>);
+  for (const std::string& name : names().value()) EXPECT_EQ(name, "a long name, on the heap");
 }
 
 TEST(Result, MacrosPassTheFirstErrorOn) {
