@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "kernels/cpu/cpu_device.h"
@@ -13,6 +15,7 @@ namespace {
 constexpr int kCpuDevicesMax = 256;
 constexpr size_t kAlignmentBytes = 64;
 constexpr size_t kArenaBlockBytesMin = size_t{4} << 20;
+constexpr size_t kBytesMax = size_t{1} << 62;
 
 struct KindName {
   DeviceKind kind;
@@ -22,6 +25,25 @@ constexpr KindName kKindNames[] = {{DeviceKind::kCpu, "cpu"},
                                    {DeviceKind::kCuda, "cuda"},
                                    {DeviceKind::kEmulated, "emulated"},
                                    {DeviceKind::kPlanning, "planning"}};
+
+// What a tensor takes; sizes beyond any memory, and negative ones, give kBytesMax.
+size_t bytes_of(DType dtype, std::span<const int64_t> shape) {
+  size_t bytes = dtype_bytes(dtype);
+  for (const int64_t extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(extent), &bytes)) {
+      return kBytesMax;
+    }
+  }
+  return std::min(bytes, kBytesMax);
+}
+
+[[noreturn]] void end_out_of_memory(const Device& device, const Status& status, size_t in_use) {
+  std::fprintf(stderr,
+               "percheron: out of memory on %s, with %zu bytes of activations in use: %s; give it "
+               "fewer tokens at a time (data.token_budget, loss.workspace_bytes)\n",
+               to_string(device.info().id).c_str(), in_use, status.message().c_str());
+  std::_Exit(EXIT_FAILURE);
+}
 
 }  // namespace
 
@@ -60,18 +82,14 @@ Result<std::unique_ptr<Device>> open_device(DeviceId id, const DeviceOptions& op
 }
 
 Result<Tensor> Device::make_tensor(DType dtype, std::span<const int64_t> shape) {
-  int64_t elements = 1;
-  for (const int64_t extent : shape) elements *= extent;
-  PERCHERON_ASSIGN_OR_RETURN(Buffer buffer,
-                             allocate(static_cast<size_t>(elements) * dtype_bytes(dtype)));
+  PERCHERON_ASSIGN_OR_RETURN(Buffer buffer, allocate(bytes_of(dtype, shape)));
   return Tensor(std::move(buffer), dtype, shape);
 }
 
 TensorView Arena::take(DType dtype, std::initializer_list<int64_t> shape) {
-  size_t bytes = dtype_bytes(dtype);
-  for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
-  bytes =
-      std::max(kAlignmentBytes, (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes);
+  const size_t wanted = bytes_of(dtype, {shape.begin(), shape.size()});
+  const size_t bytes =
+      std::max(kAlignmentBytes, (wanted + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes);
   size_t block_bytes = kArenaBlockBytesMin;
   if (in_use_ == 0 && blocks_.size() > 1) {
     // Nothing is in use: one block as large as all of them keeps the steady state in one piece.
@@ -87,7 +105,7 @@ TensorView Arena::take(DType dtype, std::initializer_list<int64_t> shape) {
   if (block_ == blocks_.size()) {
     for (const Buffer& block : blocks_) block_bytes = std::max(block_bytes, block.bytes());
     auto block = device_.allocate(std::max(bytes, block_bytes));
-    PERCHERON_CHECK(block.ok(), block.status().message());
+    if (!block.ok()) end_out_of_memory(device_, block.status(), in_use_);
     blocks_.push_back(std::move(*block));
     offset_ = 0;
   }

@@ -30,10 +30,9 @@ std::string to_string(DeviceId id);
 
 struct DeviceInfo {
   DeviceId id;
-  std::string description;  // processor or card, and instruction set in use
-  int threads = 1;          // cores that its operations may use
-  bool native_bf16 =
-      false;  // bf16 products in hardware; else bf16 is a storage type (products in f32)
+  std::string description;   // processor or card, and instruction set in use
+  int threads = 1;           // cores that its operations may use
+  bool native_bf16 = false;  // bf16 products in hardware; else bf16 is stored, products are in f32
   uint64_t memory_bytes = 0;
 };
 
@@ -90,12 +89,23 @@ class Tensor {
 };
 
 /// An order of work on one device. Operations return at once and run in order; the first error is
-/// kept and every later operation of the stream does nothing. Used by one thread at a time.
+/// kept, and what an operation writes after it means nothing. Used by one thread at a time.
 class Stream {
  public:
   virtual ~Stream() = default;
   /// Waits until all work is done; returns and clears the first error.
   virtual Status wait_idle() = 0;
+  /// Keeps an operation's error for wait_idle(), unless there is one already.
+  void fail(Status error) {
+    if (error_.ok()) error_ = std::move(error);
+  }
+
+ protected:
+  /// The first error, which is cleared.
+  Status take_error() { return std::exchange(error_, Status()); }
+
+ private:
+  Status error_;
 };
 
 /// One processor with its memory. Created by open_device(); outlives everything made from it.
@@ -104,8 +114,10 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
   virtual const Ops& ops() const = 0;
+  /// A new order of work; independent of the device's other streams.
   virtual std::unique_ptr<Stream> make_stream() = 0;
-  /// Uninitialised memory. kResourceExhausted if there is not enough.
+  /// Uninitialised memory, 64-byte aligned; zero bytes are allowed. kResourceExhausted if there is
+  /// not enough. Any thread.
   virtual Result<Buffer> allocate(size_t bytes) = 0;
   /// Binds the calling thread: operations that it issues use this device's cores. Called once by a
   /// device's worker thread before anything else.
@@ -114,6 +126,7 @@ class Device {
   /// until the stream is idle.
   virtual void copy_bytes(Stream& stream, void* destination, const void* source, size_t bytes) = 0;
 
+  /// An uninitialised tensor of non-negative extents; owns its memory. Errors as allocate().
   Result<Tensor> make_tensor(DType dtype, std::span<const int64_t> shape);
   Result<Tensor> make_tensor(DType dtype, std::initializer_list<int64_t> shape) {
     return make_tensor(dtype, std::span<const int64_t>(shape.begin(), shape.size()));
@@ -135,7 +148,9 @@ class Arena {
  public:
   explicit Arena(Device& device) : device_(device) {}
 
-  /// Uninitialised, 64-byte aligned; valid until the enclosing Scope ends.
+  /// Uninitialised, 64-byte aligned; valid until the enclosing Scope ends. A device without the
+  /// memory ends the process, after one line that says so: nothing of a step is worth keeping then,
+  /// and the worker's parent or the user starts again from the last checkpoint.
   TensorView take(DType dtype, std::initializer_list<int64_t> shape);
   size_t bytes_in_use() const { return in_use_; }
   size_t bytes_peak() const { return peak_; }
@@ -170,6 +185,25 @@ struct Context {
   Device& device;
   Stream& stream;
   Arena& arena;
+  /// Whether few rows are run at a time, so that products are bound by reading the weight: a device
+  /// may have other products for them. A row's bits never depend on the rows beside it, but may
+  /// differ from those it has elsewhere.
+  bool decoding = false;
+};
+
+/// Makes a context one for decoding while it lives.
+class DecodingScope {
+ public:
+  explicit DecodingScope(Context& context) : context_(context), before_(context.decoding) {
+    context.decoding = true;
+  }
+  ~DecodingScope() { context_.decoding = before_; }
+  DecodingScope(const DecodingScope&) = delete;
+  DecodingScope& operator=(const DecodingScope&) = delete;
+
+ private:
+  Context& context_;
+  bool before_;
 };
 
 }  // namespace percheron

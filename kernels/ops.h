@@ -8,6 +8,11 @@
 
 namespace percheron {
 
+/// The largest head of attention(), in elements; head sizes are even.
+constexpr int64_t kHeadDimMax = 256;
+/// The most query heads of attention() that may share a key head.
+constexpr int64_t kHeadsPerKeyHeadMax = 256;
+
 /// Whether a result replaces what is there or is added to it.
 enum class Write { kOverwrite, kAdd };
 
@@ -25,7 +30,8 @@ enum class MatrixUse { kForward, kBackward };
 enum class RotaryDirection { kForward, kBackward };
 
 /// Losses between a row of draft logits z and its teacher logits u over the same vocabulary, with
-/// q = softmax(z), p = softmax(u). Source: design of speculators' eager losses and EAGLE-3.
+/// q = softmax(z), p = softmax(u). Source: the losses of
+/// EAGLE-3 (Li et al. 2025), speculators 0.9.0 and SpecForge 0.2.0, which name them otherwise.
 enum class TeacherLoss {
   kSoftCrossEntropy,   // -sum p log q
   kKlDivergence,       // KL(p || q)
@@ -50,18 +56,21 @@ struct AdamWSettings {
 /// Common rules. Activations are f32 or bf16; statistics, softmax and accumulation are f32. Rows
 /// are packed tokens [N, ...]: there is no batch dimension and no padding. Operations go into the
 /// stream of `context`, take scratch from its arena, and neither wait nor allocate in the steady
-/// state. Shapes that disagree are a bug (PERCHERON_CHECK): callers validate what users give. A
-/// device's error is kept by the stream. Same inputs and same number of threads give the same bits.
+/// state. Operands do not overlap unless their operation says so. Shapes and dtypes that disagree
+/// are a bug (PERCHERON_CHECK): callers validate what users give. A device's error is kept by the
+/// stream; scratch that can't be had ends the process (see Arena). Same inputs and same number of
+/// threads give the same bits.
 class Ops {
  public:
   virtual ~Ops() = default;
 
-  // --- Moving data ---------------------------------------------------------------------------
+  // --- Moving data -----------------------------------------------------------------------------
 
   /// Copies [N, C] or [N] with conversion between f32, bf16 and f16; views may be strided.
   virtual void copy(Context& context, ConstTensorView source, TensorView destination) const = 0;
+  /// x = 0, of any dtype; a view of rank 1 to 3 may be strided, a contiguous one has any rank.
   virtual void fill_zero(Context& context, TensorView x) const = 0;
-  /// y += x. Any float dtypes.
+  /// y += x. Of one shape, [N, C] or [N], f32, bf16 or f16 each; views may be strided.
   virtual void add(Context& context, ConstTensorView x, TensorView y) const = 0;
   /// out[r] = table[rows[r]]; a negative index gives a zero row. table: [V, C]; rows: I32 [R];
   /// out: [R, C], f32 or bf16, converted. This is also the embedding.
@@ -71,10 +80,11 @@ class Ops {
   virtual void scatter_add_rows(Context& context, ConstTensorView x, ConstTensorView rows,
                                 TensorView out) const = 0;
 
-  // --- Matrix products ------------------------------------------------------------------------
+  // --- Matrix products -------------------------------------------------------------------------
 
-  /// Memory for a packed [out, in] weight. `dtype`: f32 or bf16, what products will be computed in;
-  /// bf16 falls back to f32 on a device without native bf16.
+  /// Memory for a packed [out, in] weight, never null. `dtype`: f32 or bf16, what products will be
+  /// computed in; bf16 falls back to f32 on a device without native bf16. Without the memory the
+  /// stream keeps kResourceExhausted, and operations on the weight do nothing.
   virtual std::unique_ptr<PackedMatrix> make_packed(Context& context, int64_t out_features,
                                                     int64_t in_features, DType dtype,
                                                     MatrixUse use) const = 0;
@@ -90,9 +100,8 @@ class Ops {
   /// dweight += dy^T x. dy: [N, out]; x: [N, in]; dweight: [out, in] f32, rows possibly strided.
   virtual void linear_backward_weight(Context& context, ConstTensorView dy, ConstTensorView x,
                                       TensorView dweight) const = 0;
-  /// sum[c] += sum over rows of x[:, c]. x: [N, C]; sum: [C] f32.
-  virtual void column_sum(Context& context, ConstTensorView x, TensorView sum) const = 0;
-  /// c = alpha op(a) op(b) + beta c, all f32 and contiguous, unpacked; for optimizers.
+  /// c = alpha op(a) op(b) + beta c, all f32 and contiguous, unpacked; for optimizers. op(a):
+  /// [M, K], op(b): [K, N], transposed where asked for; c: [M, N], not read where beta is 0.
   enum class Transpose { kNo, kYes };
   virtual void matmul(Context& context, float alpha, ConstTensorView a, Transpose transpose_a,
                       ConstTensorView b, Transpose transpose_b, float beta, TensorView c) const = 0;
@@ -117,35 +126,41 @@ class Ops {
                       RotaryDirection direction) const = 0;
   /// out = silu(gate) * up. gate_up: [N, 2 I], gate first; out: [N, I].
   virtual void swiglu(Context& context, ConstTensorView gate_up, TensorView out) const = 0;
+  /// dgate_up is overwritten with the gradient of gate_up. dout: [N, I]; gate_up, dgate_up: [N, 2
+  /// I].
   virtual void swiglu_backward(Context& context, ConstTensorView dout, ConstTensorView gate_up,
                                TensorView dgate_up) const = 0;
   /// softmax(scale q k^T + mask) v with one mask for everything: query row n sees the keys of two
   /// half-open intervals, intervals[n] = {b0, e0, b1, e1}, I32 [N, 4]; empty when b >= e; the two
   /// are disjoint. A row that sees nothing gives zeros. Tiles that no row sees are skipped. q, out:
-  /// [N, heads, D]; k, v: [S, kv_heads, D]; query head h uses key head h / (heads / kv_heads).
+  /// [N, heads, D], D even and at most kHeadDimMax; k, v: [S, kv_heads, D] of one dtype; query head
+  /// h uses key head h / (heads / kv_heads), which at most kHeadsPerKeyHeadMax share.
   /// log_sum_exp: [N, heads] f32 (natural logarithm of the scaled scores' sum), or absent.
   /// Source: Dao et al. 2022.
   virtual void attention(Context& context, ConstTensorView q, ConstTensorView k, ConstTensorView v,
                          ConstTensorView intervals, float scale, TensorView out,
                          TensorView log_sum_exp) const = 0;
-  /// dq is overwritten; dk and dv [S, kv_heads, D] f32 are added to: several calls may share keys.
+  /// The gradients of attention() from its inputs and outputs. dq [N, heads, D] is overwritten; dk
+  /// and dv [S, kv_heads, D] f32 are added to: several calls may share keys. q, out and dout
+  /// [N, heads, D] have one dtype, log_sum_exp is attention()'s.
   virtual void attention_backward(Context& context, ConstTensorView dout, ConstTensorView q,
                                   ConstTensorView k, ConstTensorView v, ConstTensorView out,
                                   ConstTensorView log_sum_exp, ConstTensorView intervals,
                                   float scale, TensorView dq, TensorView dk,
                                   TensorView dv) const = 0;
 
-  // --- Losses over chunks of logits
-  // ---------------------------------------------------------------
+  // --- Losses over chunks of logits ------------------------------------------------------------
 
   /// loss[r] = -log softmax(logits[r])[labels[r]], not weighted. With Gradient::kInPlace, logits
-  /// become weights[r] (softmax - onehot). logits: [R, V] f32; labels: I32 [R]; weights, loss: [R]
-  /// f32; argmax: I32 [R] (lowest index on a tie), or absent.
+  /// become weights[r] (softmax - onehot). A label outside [0, V) is no label: loss and gradient of
+  /// its row are 0. logits: [R, V] f32; labels: I32 [R]; loss: [R] f32; weights: [R] f32, absent
+  /// only with kNone; argmax: I32 [R] (lowest index on a tie), or absent.
   virtual void cross_entropy(Context& context, TensorView logits, ConstTensorView labels,
                              ConstTensorView weights, Gradient gradient, TensorView loss,
                              TensorView argmax) const = 0;
   /// loss[r] = the chosen loss, not weighted; with kInPlace logits become weights[r] dloss/dz.
-  /// logits: [R, V] f32; teacher_logits: [R, V] f32, left unchanged. teacher_argmax: I32 [R] or
+  /// logits: [R, V] f32; teacher_logits: [R, V] f32, left unchanged; loss: [R] f32; weights: [R]
+  /// f32, absent only with kNone; argmax, teacher_argmax: I32 [R] (lowest index on a tie), or
   /// absent.
   virtual void teacher_loss(Context& context, TeacherLoss kind, TensorView logits,
                             ConstTensorView teacher_logits, ConstTensorView weights,
@@ -154,8 +169,7 @@ class Ops {
   /// out[r] = index of the largest of x[r], the lowest on a tie. x: [R, V] f32; out: I32 [R].
   virtual void argmax(Context& context, ConstTensorView x, TensorView out) const = 0;
 
-  // --- Optimizers
-  // -----------------------------------------------------------------------------------
+  // --- Optimizers ------------------------------------------------------------------------------
 
   /// sum[0] += the sum of squares of x; sum: [1] f64.
   virtual void squared_norm(Context& context, ConstTensorView x, TensorView sum) const = 0;

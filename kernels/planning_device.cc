@@ -28,8 +28,11 @@ class PlanningOps final : public Ops {
     packed->in_features = in_features;
     auto buffer = context.device.allocate(static_cast<size_t>(out_features * in_features) *
                                           dtype_bytes(dtype));
-    PERCHERON_CHECK(buffer.ok(), buffer.status().message());
-    packed->buffer = std::move(*buffer);
+    if (buffer.ok()) {
+      packed->buffer = std::move(*buffer);
+    } else {
+      context.stream.fail(buffer.status());
+    }
     return packed;
   }
   void pack(Context&, ConstTensorView, PackedMatrix&) const override {}
@@ -39,7 +42,6 @@ class PlanningOps final : public Ops {
                              TensorView) const override {}
   void linear_backward_weight(Context&, ConstTensorView, ConstTensorView,
                               TensorView) const override {}
-  void column_sum(Context&, ConstTensorView, TensorView) const override {}
   void matmul(Context&, float, ConstTensorView, Transpose, ConstTensorView, Transpose, float,
               TensorView) const override {}
   void rms_norm(Context&, ConstTensorView, ConstTensorView, float, TensorView,
@@ -70,7 +72,7 @@ class PlanningOps final : public Ops {
 
 class PlanningStream final : public Stream {
  public:
-  Status wait_idle() override { return ok_status(); }
+  Status wait_idle() override { return take_error(); }
 };
 
 /// Counts what is alive; shared with the buffers, which may outlive the device's last use.

@@ -19,6 +19,7 @@ constexpr double kLn2 = 0.693147180559945309;
 constexpr int64_t kTileRowsMax = 64;
 /// A tile's lanes: its rows times the query heads that share a key head.
 constexpr int64_t kTileLanesMax = 256;
+static_assert(kHeadsPerKeyHeadMax <= kTileLanesMax, "a tile holds at least one row");
 /// Keys are taken in tiles of this size.
 constexpr int64_t kKeyTile = 128;
 /// From here on rows with the same second interval are worth a tile of their own.

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "kernels/cpu/cpu_ops.h"
@@ -45,20 +46,24 @@ class HostMemory final : public Buffer::Owner {
 
 class CpuStream final : public Stream {
  public:
-  Status wait_idle() override { return ok_status(); }
+  Status wait_idle() override { return take_error(); }
 };
 
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+    if (!line.starts_with("model name")) continue;
+    const size_t name = line.find_first_not_of(": \t", line.find(':'));
+    if (name != std::string::npos) return line.substr(name);
   }
   return "processor";
 }
 
+// The largest number where the system does not say: then allocations alone tell.
 uint64_t physical_memory_bytes() {
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-         static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGE_SIZE);
+  if (pages < 1 || page_bytes < 1) return std::numeric_limits<uint64_t>::max();
+  return static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes);
 }
 
 class CpuDevice final : public Device {

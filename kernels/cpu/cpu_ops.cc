@@ -20,6 +20,19 @@ float* take_per_thread(Context& context, int64_t floats) {
   return context.arena.take(DType::kF32, {omp_get_max_threads(), floats}).as<float>();
 }
 
+void check_size_if_present(const ConstTensorView& x, int64_t elements) {
+  PERCHERON_CHECK(!x.present() || x.elements() == elements, describe(x));
+}
+
+// The gradient scales by the weights: only losses without it can do without them.
+void check_loss(const ConstTensorView& logits, const ConstTensorView& weights, Gradient gradient,
+                const ConstTensorView& loss) {
+  PERCHERON_CHECK(logits.rank() == 2 && logits.dtype() == DType::kF32, describe(logits));
+  PERCHERON_CHECK(loss.elements() == logits.dim(0), describe(loss));
+  PERCHERON_CHECK(gradient == Gradient::kNone || weights.present(), "a gradient needs weights");
+  check_size_if_present(weights, logits.dim(0));
+}
+
 }  // namespace
 
 void CpuOps::copy(Context&, ConstTensorView source, TensorView destination) const {
@@ -28,7 +41,7 @@ void CpuOps::copy(Context&, ConstTensorView source, TensorView destination) cons
   if (source.contiguous() && destination.contiguous()) {
     kernels_.copy(elements_of(source), elements_of(destination));
   } else {
-    kernels_.copy(rows_of(source), rows_of(destination));
+    kernels_.copy(floats_of(source), floats_of(destination));
   }
 }
 
@@ -54,36 +67,28 @@ void CpuOps::add(Context&, ConstTensorView x, TensorView y) const {
   if (x.contiguous() && y.contiguous()) {
     kernels_.add(elements_of(x), elements_of(y));
   } else {
-    kernels_.add(rows_of(x), rows_of(y));
+    kernels_.add(floats_of(x), floats_of(y));
   }
 }
 
 void CpuOps::gather_rows(Context&, ConstTensorView table, ConstTensorView rows,
                          TensorView out) const {
   PERCHERON_CHECK(out.dim(0) == rows.elements() && out.dim(1) == table.dim(1), describe(out));
-  kernels_.gather_rows(rows_of(table), vector_of<int32_t>(rows), rows_of(out));
+  kernels_.gather_rows(floats_of(table), vector_of<int32_t>(rows), activations_of(out));
 }
 
 void CpuOps::scatter_add_rows(Context&, ConstTensorView x, ConstTensorView rows,
                               TensorView out) const {
   PERCHERON_CHECK(x.dim(0) == rows.elements() && x.dim(1) == out.dim(1), describe(x));
   PERCHERON_CHECK(out.dtype() == DType::kF32, describe(out));
-  kernels_.scatter_add_rows(rows_of(x), vector_of<int32_t>(rows), rows_of(out));
-}
-
-void CpuOps::column_sum(Context& context, ConstTensorView x, TensorView sum) const {
-  PERCHERON_CHECK(x.rank() == 2 && sum.elements() == x.dim(1), describe(x));
-  if (x.elements() == 0) return;
-  Arena::Scope scope(context.arena);
-  const TensorView partial = context.arena.take(DType::kF32, {kRowBlocksMax, x.dim(1)});
-  kernels_.column_sum(rows_of(x), partial.as<float>(), vector_of<float>(sum));
+  kernels_.scatter_add_rows(activations_of(x), vector_of<int32_t>(rows), rows_of(out));
 }
 
 void CpuOps::rms_norm(Context&, ConstTensorView x, ConstTensorView weight, float epsilon,
                       TensorView out, TensorView inverse_rms) const {
   check_same_shape(x, out);
   PERCHERON_CHECK(weight.elements() == x.dim(-1), describe(weight));
-  kernels_.rms_norm(rows_of(x), vector_of<float>(weight), epsilon, rows_of(out),
+  kernels_.rms_norm(activations_of(x), vector_of<float>(weight), epsilon, activations_of(out),
                     vector_or_null<float>(inverse_rms));
 }
 
@@ -98,12 +103,12 @@ void CpuOps::rms_norm_backward(Context& context, ConstTensorView dy, ConstTensor
   if (dweight.present()) {
     partial = context.arena.take(DType::kF32, {kRowBlocksMax, x.dim(-1)}).as<float>();
   }
-  kernels_.rms_norm_backward({.dy = rows_of(dy),
-                              .x = rows_of(x),
+  kernels_.rms_norm_backward({.dy = activations_of(dy),
+                              .x = activations_of(x),
                               .weight = vector_of<float>(weight),
                               .inverse_rms = vector_of<float>(inverse_rms),
                               .write = write,
-                              .dx = rows_of(dx),
+                              .dx = activations_of(dx),
                               .dweight = vector_or_null<float>(dweight),
                               .dweight_partial = partial});
 }
@@ -113,13 +118,13 @@ void CpuOps::rotary(Context&, TensorView x, ConstTensorView positions, ConstTens
   PERCHERON_CHECK(x.rank() == 3 && x.dim(2) % 2 == 0, describe(x));
   PERCHERON_CHECK(positions.elements() == x.dim(0), describe(positions));
   PERCHERON_CHECK(cos.dim(1) == x.dim(2) / 2 && sin.dim(1) == x.dim(2) / 2, describe(cos));
-  kernels_.rotary(rows_of(x), vector_of<int32_t>(positions), vector_of<float>(cos),
+  kernels_.rotary(activations_of(x), vector_of<int32_t>(positions), vector_of<float>(cos),
                   vector_of<float>(sin), direction == RotaryDirection::kForward ? 1.f : -1.f);
 }
 
 void CpuOps::swiglu(Context&, ConstTensorView gate_up, TensorView out) const {
   PERCHERON_CHECK(gate_up.dim(0) == out.dim(0) && gate_up.dim(1) == 2 * out.dim(1), describe(out));
-  kernels_.swiglu(rows_of(gate_up), rows_of(out));
+  kernels_.swiglu(activations_of(gate_up), activations_of(out));
 }
 
 void CpuOps::swiglu_backward(Context&, ConstTensorView dout, ConstTensorView gate_up,
@@ -127,7 +132,7 @@ void CpuOps::swiglu_backward(Context&, ConstTensorView dout, ConstTensorView gat
   check_same_shape(gate_up, dgate_up);
   PERCHERON_CHECK(gate_up.dim(0) == dout.dim(0) && gate_up.dim(1) == 2 * dout.dim(1),
                   describe(dout));
-  kernels_.swiglu_backward(rows_of(dout), rows_of(gate_up), rows_of(dgate_up));
+  kernels_.swiglu_backward(activations_of(dout), activations_of(gate_up), activations_of(dgate_up));
 }
 
 void CpuOps::attention(Context& context, ConstTensorView q, ConstTensorView k, ConstTensorView v,
@@ -135,15 +140,16 @@ void CpuOps::attention(Context& context, ConstTensorView q, ConstTensorView k, C
                        TensorView log_sum_exp) const {
   check_attention_shapes(q, k, v, intervals);
   check_same_shape(q, out);
+  check_size_if_present(log_sum_exp, q.dim(0) * q.dim(1));
   if (q.elements() == 0) return;
   Arena::Scope scope(context.arena);
   const int64_t scratch = kernels_.attention_scratch_floats({q.dim(1), k.dim(1), q.dim(2)});
-  kernels_.attention({.q = rows_of(q),
-                      .k = rows_of(k),
-                      .v = rows_of(v),
+  kernels_.attention({.q = activations_of(q),
+                      .k = activations_of(k),
+                      .v = activations_of(v),
                       .intervals = vector_of<int32_t>(intervals),
                       .scale = scale,
-                      .out = rows_of(out),
+                      .out = activations_of(out),
                       .log_sum_exp = vector_or_null<float>(log_sum_exp),
                       .tiles = take_tiles(context, q.dim(0)),
                       .scratch = take_per_thread(context, scratch)});
@@ -159,21 +165,23 @@ void CpuOps::attention_backward(Context& context, ConstTensorView dout, ConstTen
   check_same_shape(q, dq);
   check_same_shape(k, dk);
   check_same_shape(v, dv);
+  PERCHERON_CHECK(q.dtype() == dout.dtype() && q.dtype() == out.dtype(), describe(dout));
   PERCHERON_CHECK(dk.dtype() == DType::kF32 && dv.dtype() == DType::kF32, describe(dk));
+  PERCHERON_CHECK(log_sum_exp.elements() == q.dim(0) * q.dim(1), describe(log_sum_exp));
   if (q.elements() == 0) return;
   Arena::Scope scope(context.arena);
   const TensorView delta = context.arena.take(DType::kF32, {q.dim(0), q.dim(1)});
   const int64_t scratch =
       kernels_.attention_backward_scratch_floats({q.dim(1), k.dim(1), q.dim(2)});
-  kernels_.attention_backward({.dout = rows_of(dout),
-                               .q = rows_of(q),
-                               .k = rows_of(k),
-                               .v = rows_of(v),
-                               .out = rows_of(out),
+  kernels_.attention_backward({.dout = activations_of(dout),
+                               .q = activations_of(q),
+                               .k = activations_of(k),
+                               .v = activations_of(v),
+                               .out = activations_of(out),
                                .log_sum_exp = vector_of<float>(log_sum_exp),
                                .intervals = vector_of<int32_t>(intervals),
                                .scale = scale,
-                               .dq = rows_of(dq),
+                               .dq = activations_of(dq),
                                .dk = rows_of(dk),
                                .dv = rows_of(dv),
                                .delta = delta.as<float>(),
@@ -184,8 +192,9 @@ void CpuOps::attention_backward(Context& context, ConstTensorView dout, ConstTen
 void CpuOps::cross_entropy(Context&, TensorView logits, ConstTensorView labels,
                            ConstTensorView weights, Gradient gradient, TensorView loss,
                            TensorView argmax) const {
-  PERCHERON_CHECK(logits.dtype() == DType::kF32 && labels.elements() == logits.dim(0),
-                  describe(logits));
+  PERCHERON_CHECK(labels.elements() == logits.dim(0), describe(labels));
+  check_loss(logits, weights, gradient, loss);
+  check_size_if_present(argmax, logits.dim(0));
   kernels_.cross_entropy(rows_of(logits), vector_of<int32_t>(labels),
                          vector_or_null<float>(weights), gradient, vector_of<float>(loss),
                          vector_or_null<int32_t>(argmax));
@@ -196,8 +205,10 @@ void CpuOps::teacher_loss(Context&, TeacherLoss kind, TensorView logits,
                           Gradient gradient, TensorView loss, TensorView argmax,
                           TensorView teacher_argmax) const {
   check_same_shape(teacher_logits, logits);
-  PERCHERON_CHECK(logits.dtype() == DType::kF32 && teacher_logits.dtype() == DType::kF32,
-                  describe(logits));
+  PERCHERON_CHECK(teacher_logits.dtype() == DType::kF32, describe(teacher_logits));
+  check_loss(logits, weights, gradient, loss);
+  check_size_if_present(argmax, logits.dim(0));
+  check_size_if_present(teacher_argmax, logits.dim(0));
   kernels_.teacher_loss({.kind = kind,
                          .logits = rows_of(logits),
                          .teacher_logits = rows_of(teacher_logits),

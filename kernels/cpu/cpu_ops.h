@@ -34,7 +34,6 @@ class CpuOps final : public Ops {
                              Write write, TensorView dx) const override;
   void linear_backward_weight(Context& context, ConstTensorView dy, ConstTensorView x,
                               TensorView dweight) const override;
-  void column_sum(Context& context, ConstTensorView x, TensorView sum) const override;
   void matmul(Context& context, float alpha, ConstTensorView a, Transpose transpose_a,
               ConstTensorView b, Transpose transpose_b, float beta, TensorView c) const override;
 

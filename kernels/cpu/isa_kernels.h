@@ -11,7 +11,6 @@ void copy(const ConstRows& x, const Rows& y);
 void add(const ConstRows& x, const Rows& y);
 void gather_rows(const ConstRows& table, const int32_t* rows, const Rows& out);
 void scatter_add_rows(const ConstRows& x, const int32_t* rows, const Rows& out);
-void column_sum(const ConstRows& x, float* partial, float* sum);
 
 extern const int64_t kPanelColumns;
 extern const int64_t kProductScratchBytes;

@@ -10,7 +10,6 @@ const KernelTable& kernel_table() {
       .add = add,
       .gather_rows = gather_rows,
       .scatter_add_rows = scatter_add_rows,
-      .column_sum = column_sum,
       .panel_columns = kPanelColumns,
       .product_scratch_bytes = kProductScratchBytes,
       .pack_panels = pack_panels,

@@ -114,8 +114,6 @@ struct KernelTable {
   void (*add)(const ConstRows& x, const Rows& y);
   void (*gather_rows)(const ConstRows& table, const int32_t* rows, const Rows& out);
   void (*scatter_add_rows)(const ConstRows& x, const int32_t* rows, const Rows& out);
-  /// partial: [kRowBlocksMax, columns] scratch.
-  void (*column_sum)(const ConstRows& x, float* partial, float* sum);
 
   /// Panels of this many columns, the last padded with zeros, each [depth, panel_columns].
   int64_t panel_columns;

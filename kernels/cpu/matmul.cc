@@ -58,8 +58,11 @@ std::unique_ptr<PackedMatrix> CpuOps::make_packed(Context& context, int64_t out_
   const int64_t width = kernels_.panel_columns;
   const int64_t elements = (columns + width - 1) / width * width * depth;
   auto buffer = context.device.allocate(static_cast<size_t>(elements) * dtype_bytes(dtype));
-  PERCHERON_CHECK(buffer.ok(), buffer.status().message());
-  packed->panels = std::move(*buffer);
+  if (buffer.ok()) {
+    packed->panels = std::move(*buffer);
+  } else {
+    context.stream.fail(buffer.status());
+  }
   return packed;
 }
 
@@ -73,7 +76,8 @@ void CpuOps::pack(Context& context, ConstTensorView weight, PackedMatrix& packed
     native_->pack(context, as_bf16(*this, context, weight), *target.native);
     return;
   }
-  kernels_.pack_panels(rows_of(weight),
+  if (target.panels.data() == nullptr) return;  // There was no memory: the stream says so.
+  kernels_.pack_panels(floats_of(weight),
                        target.use == MatrixUse::kForward ? PanelColumns::kRowsOfWeight
                                                          : PanelColumns::kColumnsOfWeight,
                        target.dtype, target.panels.data());
@@ -88,12 +92,13 @@ void CpuOps::product(Context& context, ConstTensorView x, const PackedMatrix& we
     native_->product(context, as_bf16(*this, context, x), *packed.native, bias, write, y);
     return;
   }
-  kernels_.product({.x = rows_of(x),
+  if (packed.panels.data() == nullptr) return;
+  kernels_.product({.x = activations_of(x),
                     .panels = packed.panels.data(),
                     .panels_dtype = packed.dtype,
                     .bias = vector_or_null<float>(bias),
                     .write = write,
-                    .y = rows_of(y),
+                    .y = activations_of(y),
                     .scratch = product_scratch(context, kernels_)});
 }
 
@@ -124,8 +129,8 @@ void CpuOps::linear_backward_weight(Context& context, ConstTensorView dy, ConstT
     return;
   }
   Arena::Scope scope(context.arena);
-  kernels_.weight_gradient({.dy = rows_of(dy),
-                            .x = rows_of(x),
+  kernels_.weight_gradient({.dy = activations_of(dy),
+                            .x = activations_of(x),
                             .dweight = rows_of(dweight),
                             .scratch = product_scratch(context, kernels_)});
 }

@@ -73,24 +73,4 @@ void scatter_add_rows(const ConstRows& x, const int32_t* rows, const Rows& out) 
   });
 }
 
-void column_sum(const ConstRows& x, float* partial, float* sum) {
-  const RowBlocks blocks = row_blocks(x.rows);
-  with_activation(x.dtype, [&](auto* x_type) {
-    using X = Pointee<decltype(x_type)>;
-    for_rows(blocks.count, x.rows * x.columns, [&](int64_t block) {
-      float* out = partial + block * x.columns;
-      const int64_t begin = block * blocks.block_rows;
-      const int64_t end = smaller(x.rows, begin + blocks.block_rows);
-      __builtin_memset(out, 0, static_cast<size_t>(x.columns) * sizeof(float));
-      for (int64_t r = begin; r < end; ++r) {
-        const X* row = row_of<X>(x, r);
-        for_lanes(x.columns, [&](int64_t i, auto width) {
-          store(out + i, load(out + i, width) + load(row + i, width), width);
-        });
-      }
-    });
-  });
-  add_partials(partial, blocks.count, x.columns, sum);
-}
-
 }  // namespace percheron::cpu::PERCHERON_ISA

@@ -20,12 +20,26 @@ BasicRows<Pointer> rows_of(const BasicTensorView<Pointer>& x) {
   }
 }
 
-/// As rows_of(), but a contiguous tensor of any rank is one row.
+/// As rows_of(), for activations: f32 or bf16.
+template <class Pointer>
+BasicRows<Pointer> activations_of(const BasicTensorView<Pointer>& x) {
+  PERCHERON_CHECK(x.dtype() == DType::kF32 || x.dtype() == DType::kBf16, describe(x));
+  return rows_of(x);
+}
+
+/// As rows_of(), for what operations convert: f32, bf16 or f16.
+template <class Pointer>
+BasicRows<Pointer> floats_of(const BasicTensorView<Pointer>& x) {
+  PERCHERON_CHECK(x.dtype() == DType::kF16 || x.dtype() == DType::kF32 || x.dtype() == DType::kBf16,
+                  describe(x));
+  return rows_of(x);
+}
+
+/// As floats_of(), but a contiguous tensor of any rank is one row.
 template <class Pointer>
 BasicRows<Pointer> elements_of(const BasicTensorView<Pointer>& x) {
-  if (!x.contiguous()) return rows_of(x);
-  const int64_t n = x.elements();
-  return {x.data(), x.dtype(), 1, 1, n, n, n};
+  if (!x.contiguous() || x.rank() == 1) return floats_of(x);
+  return floats_of(BasicTensorView<Pointer>(x.data(), x.dtype(), {x.elements()}));
 }
 
 /// The elements of a contiguous tensor of T.
@@ -45,11 +59,12 @@ inline void check_same_shape(const ConstTensorView& x, const ConstTensorView& y)
 
 inline void check_attention_shapes(const ConstTensorView& q, const ConstTensorView& k,
                                    const ConstTensorView& v, const ConstTensorView& intervals) {
-  constexpr int64_t kHeadDimMax = 256;
   check_same_shape(k, v);
+  PERCHERON_CHECK(k.dtype() == v.dtype(), describe(k) + " and " + describe(v));
   PERCHERON_CHECK(q.rank() == 3 && k.rank() == 3 && q.dim(2) == k.dim(2), describe(k));
   PERCHERON_CHECK(q.dim(2) % 2 == 0 && q.dim(2) <= kHeadDimMax, describe(q));
   PERCHERON_CHECK(k.dim(1) > 0 && q.dim(1) % k.dim(1) == 0, describe(q));
+  PERCHERON_CHECK(q.dim(1) / k.dim(1) <= kHeadsPerKeyHeadMax, describe(q) + ", " + describe(k));
   PERCHERON_CHECK(intervals.elements() == 4 * q.dim(0), describe(intervals));
 }
 

@@ -78,6 +78,7 @@ std::vector<Case> cases() {
       {causal({200, 7}), 4, 4, 10},
       {causal({150}), 8, 1, 96},
       {causal({40, 90}), 2, 1, 256},
+      {causal({5}), kHeadsPerKeyHeadMax, 1, 6},
       {blocks(100, 7, {3, 3, 0, 50, 99, 100}), 6, 2, 34},
       {blocks(131, 16, {1, 20, 64, 65, 131}), 3, 1, 64},
       {diagonal(75, 1), 3, 1, 64},
@@ -298,6 +299,14 @@ TEST_P(Attention, ADecodedRowsBitsDoNotDependOnHowManyAreDecodedTogether) {
       EXPECT_TRUE(decode(0, i + 1) == one_by_one) << i + 1 << " rows";
     }
   }
+}
+
+// A tile would hold more lanes than its scratch.
+TEST_P(Attention, MoreHeadsToAKeyHeadThanAllowedAreABug) {
+  const int64_t heads = kHeadsPerKeyHeadMax + 1, d = 4;
+  const Tensor q = random(dtype(), {1, heads, d}), out = poisoned(dtype(), {1, heads, d});
+  const Tensor k = random(dtype(), {1, 1, d}), row = from(DType::kI32, {1, 4}, {0, 1, 0, 0});
+  EXPECT_DEATH(ops().attention(context_, q, k, k, row, 0.5f, out, {}), "kHeadsPerKeyHeadMax");
 }
 
 TEST_P(Attention, ARowThatSeesNothingGivesZeros) {

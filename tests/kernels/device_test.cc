@@ -1,6 +1,7 @@
 #include "kernels/device.h"
 
 #include <cstdlib>
+#include <string>
 #include <thread>
 
 #include "kernels/planning_device.h"
@@ -52,9 +53,11 @@ TEST(Devices, RefuseMoreMemoryThanThereIs) {
 }
 
 TEST(Devices, RefuseAnUnknownInstructionSet) {
+  const char* chosen = std::getenv("PERCHERON_CPU_ISA");
+  const std::string before = chosen == nullptr ? "" : chosen;  // "" chooses too
   ASSERT_EQ(setenv("PERCHERON_CPU_ISA", "sse9", 1), 0);
   const auto device = open_device({DeviceKind::kCpu, 0}, {});
-  ASSERT_EQ(unsetenv("PERCHERON_CPU_ISA"), 0);
+  ASSERT_EQ(setenv("PERCHERON_CPU_ISA", before.c_str(), 1), 0);
   ASSERT_FALSE(device.ok());
   EXPECT_NE(device.status().message().find("generic"), std::string::npos);
 }
@@ -114,6 +117,47 @@ TEST(Arenas, GrowWithoutMovingWhatIsTaken) {
       }
     }
   }
+}
+
+// The sizes are the user's, through data.token_budget: no bug, and not a wrapped product either.
+TEST(Arenas, EndTheProcessInOneLineWithoutTheMemory) {
+  const auto device = open_device({DeviceKind::kCpu, 0}, {});
+  ASSERT_TRUE(device.ok());
+  Arena arena(**device);
+  for (const int64_t rows : {int64_t{1} << 40, int64_t{1} << 62}) {
+    EXPECT_EXIT(arena.take(DType::kF32, {rows, 4096}), testing::ExitedWithCode(EXIT_FAILURE),
+                "percheron: out of memory on cpu:0.*data.token_budget");
+  }
+}
+
+TEST(Devices, RefuseTensorsWhoseBytesOverflow) {
+  const auto device = open_device({DeviceKind::kCpu, 0}, {});
+  ASSERT_TRUE(device.ok());
+  for (const int64_t rows : {int64_t{1} << 61, int64_t{1} << 62, int64_t{-1}}) {
+    const auto tensor = (*device)->make_tensor(DType::kF32, {rows, 4});
+    ASSERT_FALSE(tensor.ok()) << rows;
+    EXPECT_EQ(tensor.status().code(), StatusCode::kResourceExhausted);
+  }
+}
+
+TEST(Streams, KeepTheErrorOfAWeightThatHasNoMemory) {
+  const auto device = open_device({DeviceKind::kCpu, 0}, {.threads = 1});
+  ASSERT_TRUE(device.ok());
+  const auto stream = (*device)->make_stream();
+  Arena arena(**device);
+  Context context{**device, *stream, arena};
+  const Ops& ops = (*device)->ops();
+  const int64_t huge = int64_t{1} << 44;
+  const auto weight = ops.make_packed(context, 4, huge, DType::kF32, MatrixUse::kForward);
+  ASSERT_NE(weight, nullptr);
+  float host[4] = {1, 2, 3, 4};
+  // Never read: operations on the weight do nothing.
+  ops.pack(context, ConstTensorView(host, DType::kF32, {4, huge}), *weight);
+  ops.linear(context, ConstTensorView(host, DType::kF32, {1, huge}), *weight, {}, Write::kOverwrite,
+             TensorView(host, DType::kF32, {1, 4}));
+  EXPECT_EQ(host[3], 4);
+  EXPECT_EQ(stream->wait_idle().code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(stream->wait_idle().ok()) << "the error is cleared";
 }
 
 TEST(Planning, CountsMemoryThatNobodyCouldHave) {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
+#include "tests/test_seed.h"
 
 namespace percheron::kernel_test {
 
@@ -23,11 +23,7 @@ inline std::string device_name() {
   return name != nullptr ? name : "cpu:0";
 }
 
-/// Reproduces a failing run when set in the environment.
-inline uint64_t test_seed() {
-  const char* seed = std::getenv("PERCHERON_TEST_SEED");
-  return seed != nullptr ? std::strtoull(seed, nullptr, 10) : 20240607;
-}
+constexpr uint64_t kUsualSeed = 20240607;
 
 /// A relative error that is fair to the dtype: a few units in the last place.
 inline double bound_of(DType dtype) { return dtype == DType::kF32 ? 2e-6 : 1.0 / 256 * 1.01; }
@@ -68,16 +64,15 @@ class KernelTest : public testing::Test {
         stream_(device_->make_stream()),
         arena_(*device_),
         context_{*device_, *stream_, arena_},
-        random_(test_seed()) {
+        seed_(kUsualSeed),
+        random_(seed_.value()) {
     device_->bind_thread();
-    RecordProperty("seed", std::to_string(test_seed()));
   }
 
   void TearDown() override {
     const Status status = stream_->wait_idle();
     EXPECT_TRUE(status.ok()) << status.message();
     EXPECT_EQ(arena_.bytes_in_use(), 0u) << "an operation kept scratch memory";
-    if (HasFailure()) std::cerr << "PERCHERON_TEST_SEED=" << test_seed() << '\n';
   }
 
   const Ops& ops() const { return device_->ops(); }
@@ -194,6 +189,7 @@ class KernelTest : public testing::Test {
   std::unique_ptr<Stream> stream_;
   Arena arena_;
   Context context_;
+  TestSeed seed_;
   Random random_;
 };
 

@@ -189,6 +189,33 @@ TEST_F(Losses, CrossEntropyMatchesItsDefinitionAndGradient) {
   }
 }
 
+TEST_F(Losses, ALabelOutsideTheVocabularyCostsNothing) {
+  const Tensor z = random(DType::kF32, {3, 9}), labels = from(DType::kI32, {3}, {-1, 2, 9});
+  const Tensor weights = from(DType::kF32, {3}, {1, 1, 1}), loss = poisoned(DType::kF32, {3});
+  ops().cross_entropy(context_, z, labels, weights, Gradient::kInPlace, loss, TensorView());
+  const Values losses = values(loss), gradient = values(z);
+  EXPECT_EQ(losses[0], 0);
+  EXPECT_GT(losses[1], 0);
+  EXPECT_EQ(losses[2], 0);
+  EXPECT_EQ(row(gradient, 0, 9), Values(9, 0));
+  EXPECT_NE(row(gradient, 1, 9), Values(9, 0));
+  EXPECT_EQ(row(gradient, 2, 9), Values(9, 0));
+}
+
+TEST_F(Losses, WithoutWeightsThereIsNoGradient) {
+  const Tensor z = random(DType::kF32, {2, 9}), loss = poisoned(DType::kF32, {2});
+  const Tensor labels = from(DType::kI32, {2}, {0, 1}), u = random(DType::kF32, {2, 9});
+  ops().cross_entropy(context_, z, labels, {}, Gradient::kNone, loss, {});
+  EXPECT_DEATH(ops().cross_entropy(context_, z, labels, {}, Gradient::kInPlace, loss, {}),
+               "a gradient needs weights");
+  EXPECT_DEATH(ops().teacher_loss(context_, TeacherLoss::kHybrid, z, u, {}, Gradient::kInPlace,
+                                  loss, {}, {}),
+               "a gradient needs weights");
+  const Tensor short_loss = poisoned(DType::kF32, {1});
+  EXPECT_DEATH(ops().cross_entropy(context_, z, labels, {}, Gradient::kNone, short_loss, {}),
+               "\\[1\\] F32");
+}
+
 TEST_F(Losses, ArgmaxTakesTheLowestIndexOnATie) {
   Values x(3 * 1000);
   x[977] = x[13] = x[400] = 5;

@@ -102,16 +102,17 @@ TEST_F(Rows, ScatterAddsToTheNamedRowsOnly) {
   expect_near(out, expected, 1e-7);
 }
 
-TEST_F(Rows, ColumnSumAddsUpEveryRow) {
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
-    const Tensor x = random(dtype, {5000, 37}), sum = random(DType::kF32, {30});
-    const TensorView view = x.view().columns(3, 33);
-    std::vector<double> expected = values(sum);
-    const std::vector<double> all = values(view);
-    for (size_t i = 0; i < all.size(); ++i) expected[i % 30] += all[i];
-    ops().column_sum(context_, view, sum);
-    expect_near(sum, expected, 1e-5, 10);
-  }
+// Another dtype's bits would be read as f16 or bf16.
+TEST_F(Rows, OtherDtypesAreABug) {
+  const Tensor integers = from(DType::kI32, {2, 8}, std::vector<double>(16, 1));
+  const Tensor floats = poisoned(DType::kF32, {2, 8}), half = poisoned(DType::kF16, {2, 8});
+  const Tensor rows = from(DType::kI32, {2}, {0, 1}), norm = poisoned(DType::kF32, {8});
+  EXPECT_DEATH(ops().copy(context_, integers, floats), "I32");
+  EXPECT_DEATH(ops().add(context_, integers, floats), "I32");
+  EXPECT_DEATH(ops().gather_rows(context_, integers, rows, floats), "\\[2, 8\\] I32");
+  EXPECT_DEATH(ops().gather_rows(context_, floats, rows, half), "\\[2, 8\\] F16");
+  EXPECT_DEATH(ops().scatter_add_rows(context_, half, rows, floats), "\\[2, 8\\] F16");
+  EXPECT_DEATH(ops().rms_norm(context_, half, norm, 1e-5f, floats, {}), "\\[2, 8\\] F16");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "model/round_keeper.h"
+#include "tests/test_seed.h"
 
 namespace percheron {
 namespace {
@@ -20,9 +21,8 @@ TEST(Acceptance, AMatchAfterAMissCountsNothing) {
 }
 
 TEST(Acceptance, LengthIsOnePlusTheSumOverPositions) {
-  const uint64_t seed = 11;
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  Random random(seed);
+  const TestSeed seed(11);
+  Random random(seed.value());
   AcceptanceCounts counts;
   for (int i = 0; i < 500; ++i) {
     const int64_t drafted = static_cast<int64_t>(random.below(8));
