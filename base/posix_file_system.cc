@@ -1,5 +1,6 @@
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -127,10 +128,29 @@ class PosixMappedFile final : public MappedFile {
   size_t size_;
 };
 
+class PosixFileLock final : public FileLock {
+ public:
+  explicit PosixFileLock(Descriptor file) : file_(std::move(file)) {}
+
+ private:
+  Descriptor file_;
+};
+
+// "process 4711 on node3", for others who want the lock.
+std::string this_process() {
+  char host[256] = "";
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  return "process " + std::to_string(::getpid()) + " on " + host;
+}
+
 class PosixFileSystem final : public FileSystem {
  public:
   Result<std::unique_ptr<WritableFile>> create(const std::string& path) override {
     return open_to_write(path, O_WRONLY | O_CREAT | O_TRUNC, "create");
+  }
+
+  Result<std::unique_ptr<WritableFile>> create_new(const std::string& path) override {
+    return open_to_write(path, O_WRONLY | O_CREAT | O_EXCL, "create");
   }
 
   Result<std::unique_ptr<WritableFile>> open_append(const std::string& path) override {
@@ -229,6 +249,24 @@ class PosixFileSystem final : public FileSystem {
     const std::filesystem::path target = std::filesystem::read_symlink(link, error);
     if (error) return system_error("read link", link, error.value());
     return target.string();
+  }
+
+  Result<std::unique_ptr<FileLock>> lock(const std::string& path) override {
+    Descriptor file(path, O_RDWR | O_CREAT);
+    if (!file.ok()) return last_error("open", path);
+    if (retry_interrupted([&] { return ::flock(file.fd(), LOCK_EX | LOCK_NB); }) < 0) {
+      if (errno != EWOULDBLOCK) return last_error("lock", path);
+      const Result<std::string> holder = read_text(path);
+      return unavailable(path + " is locked by " +
+                         (holder.ok() && !holder->empty() ? *holder : "another process"));
+    }
+    // Only for messages of others: a disk that is full now takes nothing from the lock.
+    const std::string holder = this_process();
+    if (::ftruncate(file.fd(), 0) == 0) {
+      [[maybe_unused]] const ssize_t written =
+          retry_interrupted([&] { return ::write(file.fd(), holder.data(), holder.size()); });
+    }
+    return std::unique_ptr<FileLock>(std::make_unique<PosixFileLock>(std::move(file)));
   }
 
   Result<uint64_t> free_bytes(const std::string& path) override {

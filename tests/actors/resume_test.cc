@@ -201,6 +201,9 @@ class FullDisk final : public FileSystem {
     if (full) return resource_exhausted(path + ": No space left on device");
     return files_.create(path);
   }
+  Result<std::unique_ptr<WritableFile>> create_new(const std::string& path) override {
+    return files_.create_new(path);
+  }
   Result<std::unique_ptr<WritableFile>> open_append(const std::string& path) override {
     return files_.open_append(path);
   }
@@ -226,6 +229,9 @@ class FullDisk final : public FileSystem {
   }
   Result<std::string> read_symlink(const std::string& link) override {
     return files_.read_symlink(link);
+  }
+  Result<std::unique_ptr<FileLock>> lock(const std::string& path) override {
+    return files_.lock(path);
   }
   Result<uint64_t> free_bytes(const std::string& path) override { return files_.free_bytes(path); }
 

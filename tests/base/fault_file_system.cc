@@ -83,6 +83,18 @@ class FaultWritableFile final : public WritableFile {
   const std::string path_;
 };
 
+class FaultFileLock final : public FileLock {
+ public:
+  FaultFileLock(FaultFileSystem& files, std::string path) : files_(files), path_(std::move(path)) {}
+  ~FaultFileLock() override { files_.unlock(path_); }
+  FaultFileLock(const FaultFileLock&) = delete;
+  FaultFileLock& operator=(const FaultFileLock&) = delete;
+
+ private:
+  FaultFileSystem& files_;
+  const std::string path_;
+};
+
 // Leaves of the tree below `node` what `choose_entries` and `choose_bytes` pick.
 template <class ChooseEntries, class ChooseBytes>
 void settle(FaultFileSystem::Node& node, ChooseEntries choose_entries, ChooseBytes choose_bytes) {
@@ -212,6 +224,8 @@ Result<std::unique_ptr<WritableFile>> FaultFileSystem::open_to_write(const std::
     place->directory->change_entries([&](Entries& e) { e[place->name] = place->node; });
   } else if (place->node->kind != Kind::kFile) {
     return error_on("open", path, failed_precondition("it is not a regular file"));
+  } else if (contents == Contents::kNone) {
+    return error_on("create", path, failed_precondition("there is such a file"));
   } else if (contents == Contents::kTruncated) {
     place->node->bytes = std::make_shared<Bytes>();
   }
@@ -221,6 +235,10 @@ Result<std::unique_ptr<WritableFile>> FaultFileSystem::open_to_write(const std::
 
 Result<std::unique_ptr<WritableFile>> FaultFileSystem::create(const std::string& path) {
   return open_to_write(path, Contents::kTruncated);
+}
+
+Result<std::unique_ptr<WritableFile>> FaultFileSystem::create_new(const std::string& path) {
+  return open_to_write(path, Contents::kNone);
 }
 
 Result<std::unique_ptr<WritableFile>> FaultFileSystem::open_append(const std::string& path) {
@@ -373,6 +391,18 @@ Result<std::string> FaultFileSystem::read_symlink(const std::string& link) {
     return error_on("read link", link, invalid_argument("it is not a symbolic link"));
   }
   return place->node->target;
+}
+
+Result<std::unique_ptr<FileLock>> FaultFileSystem::lock(const std::string& path) {
+  PERCHERON_RETURN_IF_ERROR(open_to_write(path, Contents::kKept).status());
+  const std::lock_guard lock(mutex_);
+  if (!locks_.insert(path).second) return unavailable(path + " is locked by this process");
+  return std::unique_ptr<FileLock>(std::make_unique<FaultFileLock>(*this, path));
+}
+
+void FaultFileSystem::unlock(const std::string& path) {
+  const std::lock_guard lock(mutex_);
+  locks_.erase(path);
 }
 
 Result<uint64_t> FaultFileSystem::free_bytes(const std::string& path) {

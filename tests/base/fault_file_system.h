@@ -3,6 +3,8 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "base/file_system.h"
 
@@ -37,6 +39,7 @@ class FaultFileSystem final : public FileSystem {
   void restart_keeping_some(uint64_t seed);
 
   Result<std::unique_ptr<WritableFile>> create(const std::string& path) override;
+  Result<std::unique_ptr<WritableFile>> create_new(const std::string& path) override;
   Result<std::unique_ptr<WritableFile>> open_append(const std::string& path) override;
   Result<std::unique_ptr<MappedFile>> map(const std::string& path) override;
   Result<std::string> read_text(const std::string& path) override;
@@ -49,16 +52,19 @@ class FaultFileSystem final : public FileSystem {
   Status sync_directory(const std::string& path) override;
   Status replace_symlink(const std::string& target, const std::string& link) override;
   Result<std::string> read_symlink(const std::string& link) override;
+  Result<std::unique_ptr<FileLock>> lock(const std::string& path) override;
   Result<uint64_t> free_bytes(const std::string& path) override;
 
   /// For open files only: counts an operation on `file` and does it.
   Status append_to(Node& file, const std::string& path, std::span<const std::byte> bytes);
   Status sync_file(Node& file, const std::string& path);
+  /// For locks only.
+  void unlock(const std::string& path);
 
  private:
   using NodePointer = std::shared_ptr<Node>;
   enum class Kind { kFile, kDirectory, kSymlink };
-  enum class Contents { kTruncated, kKept };
+  enum class Contents { kTruncated, kKept, kNone };  // kNone: there must be no such file
   /// Where a path leads: its directory, and what lies there under its last name, if anything.
   struct Place {
     NodePointer directory;
@@ -78,6 +84,7 @@ class FaultFileSystem final : public FileSystem {
   Status failure_;
   uint64_t power_cut_operation_ = 0;  // 0 for none
   std::optional<uint64_t> disk_bytes_left_;
+  std::set<std::string> locks_;
 };
 
 }  // namespace percheron
