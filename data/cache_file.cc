@@ -38,6 +38,19 @@ uint32_t prefix_crc32c(const RecordPrefix& prefix) {
   return crc32c(std::as_bytes(std::span(&prefix, 1)).subspan(kCheckedFrom));
 }
 
+CacheFile::HeaderState state_of(std::span<const std::byte> bytes) {
+  FilePrefix prefix;
+  if (bytes.size() < sizeof prefix) return CacheFile::HeaderState::kTorn;
+  std::memcpy(&prefix, bytes.data(), sizeof prefix);
+  if (std::memcmp(prefix.magic, kFileMagic, sizeof kFileMagic) != 0 ||
+      prefix.header_bytes > kHeaderBytesMax)
+    return CacheFile::HeaderState::kForeign;
+  if (prefix.header_bytes > bytes.size() - sizeof prefix) return CacheFile::HeaderState::kTorn;
+  const auto header = bytes.subspan(sizeof prefix, prefix.header_bytes);
+  return crc32c(header) == prefix.header_crc32c ? CacheFile::HeaderState::kWhole
+                                                : CacheFile::HeaderState::kForeign;
+}
+
 }  // namespace
 
 uint64_t CacheFile::record_bytes(uint64_t payload_bytes) {
@@ -53,7 +66,7 @@ Result<std::unique_ptr<CacheFile>> CacheFile::create(FileSystem& files, const st
   std::memcpy(prefix.magic, kFileMagic, sizeof kFileMagic);
   prefix.header_bytes = static_cast<uint32_t>(header.size());
   prefix.header_crc32c = crc32c(std::as_bytes(std::span(header)));
-  PERCHERON_ASSIGN_OR_RETURN(file->out_, files.create(path));
+  PERCHERON_ASSIGN_OR_RETURN(file->out_, files.create_new(path));
   PERCHERON_RETURN_IF_ERROR(file->out_->append(std::as_bytes(std::span(&prefix, 1))));
   PERCHERON_RETURN_IF_ERROR(file->out_->append(std::as_bytes(std::span(header))));
   file->bytes_ = sizeof prefix + header.size();
@@ -65,16 +78,11 @@ Result<std::unique_ptr<CacheFile>> CacheFile::open(FileSystem& files, const std:
   PERCHERON_ASSIGN_OR_RETURN(file->map_, files.map(path));
   const std::span<const std::byte> bytes = file->map_->bytes();
   file->bytes_ = bytes.size();
+  file->header_state_ = state_of(bytes);
+  if (file->header_state_ != HeaderState::kWhole) return file;
   FilePrefix prefix;
-  if (bytes.size() < sizeof prefix) return data_loss(path + " ends within its header");
   std::memcpy(&prefix, bytes.data(), sizeof prefix);
-  if (std::memcmp(prefix.magic, kFileMagic, sizeof kFileMagic) != 0)
-    return data_loss(path + " is no feature cache of this version");
-  if (prefix.header_bytes > bytes.size() - sizeof prefix)
-    return data_loss(path + " ends within its header");
   const auto header = bytes.subspan(sizeof prefix, prefix.header_bytes);
-  if (crc32c(header) != prefix.header_crc32c)
-    return data_loss(path + ": its header contradicts its checksum");
   file->header_.assign(reinterpret_cast<const char*>(header.data()), header.size());
 
   uint64_t offset = sizeof prefix + header.size();

@@ -35,10 +35,18 @@ class CacheFile {
 
   static Result<std::unique_ptr<CacheFile>> create(FileSystem& files, const std::string& path,
                                                    std::string_view header);
-  /// kDataLoss when the header is torn.
+  /// Ok whatever the file holds, see header_state(); errors are those of the file system.
   static Result<std::unique_ptr<CacheFile>> open(FileSystem& files, const std::string& path);
 
+  enum class HeaderState {
+    kWhole,
+    kTorn,     // the file ends within its header: a killed process left it, and it holds nothing
+    kForeign,  // another version's, or no cache file at all
+  };
+  HeaderState header_state() const { return header_state_; }
+
   const std::string& path() const { return path_; }
+  /// Empty unless it is whole.
   const std::string& header() const { return header_; }
   /// The whole records found by open(), in order; their payloads are not tested yet.
   const std::vector<Entry>& entries() const { return entries_; }
@@ -56,6 +64,7 @@ class CacheFile {
 
   FileSystem& files_;
   const std::string path_;
+  HeaderState header_state_ = HeaderState::kWhole;
   std::string header_;
   std::vector<Entry> entries_;
   uint64_t bytes_ = 0;

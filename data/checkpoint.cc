@@ -150,6 +150,11 @@ Result<std::vector<int64_t>> listed_steps(FileSystem& files, const std::string& 
   return steps;
 }
 
+// Whether a checkpoint is useless, rather than out of reach for now.
+bool is_damage(const Status& status) {
+  return status.code() == StatusCode::kNotFound || status.code() == StatusCode::kDataLoss;
+}
+
 // The step that a link points at; none when there is no such link.
 std::optional<int64_t> linked_step(FileSystem& files, const std::string& output, const char* link) {
   const Result<std::string> target = files.read_symlink(join_path(output, link));
@@ -188,6 +193,22 @@ Status mark_best(FileSystem& files, const std::string& output_directory, int64_t
   if (!files.exists(join_path(path, kManifest)))
     return not_found("best can't point at " + path + ": there is no complete checkpoint");
   return point(files, output_directory, step, kBest);
+}
+
+Result<bool> restore_best(FileSystem& files, const std::string& output_directory, int64_t step) {
+  const Status sound =
+      verify_checkpoint(files, join_path(output_directory, step_directory_name(step))).status();
+  if (!sound.ok() && !is_damage(sound)) return sound;
+  const bool linked = linked_step(files, output_directory, kBest) == step;
+  if (sound.ok()) {
+    if (!linked) PERCHERON_RETURN_IF_ERROR(point(files, output_directory, step, kBest));
+    return true;
+  }
+  if (linked) {
+    PERCHERON_RETURN_IF_ERROR(files.remove_all(join_path(output_directory, kBest)));
+    PERCHERON_RETURN_IF_ERROR(files.sync_directory(output_directory));
+  }
+  return false;
 }
 
 Result<std::vector<std::string>> remove_old_checkpoints(FileSystem& files,
@@ -238,6 +259,12 @@ Result<int64_t> clean_checkpoints(FileSystem& files, const std::string& output_d
   return leftovers;
 }
 
+Result<bool> holds_checkpoints(FileSystem& files, const std::string& output_directory) {
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<int64_t> steps,
+                             listed_steps(files, output_directory));
+  return !steps.empty();
+}
+
 Result<LatestCheckpoint> find_latest(FileSystem& files, const std::string& output_directory) {
   LatestCheckpoint latest;
   PERCHERON_ASSIGN_OR_RETURN(std::vector<int64_t> steps, listed_steps(files, output_directory));
@@ -258,6 +285,7 @@ Result<LatestCheckpoint> find_latest(FileSystem& files, const std::string& outpu
       latest.checkpoint = std::move(info).value();
       break;
     }
+    if (!is_damage(info.status())) return info.status();
     latest.problems.push_back(info.status().message());
   }
   return latest;
@@ -277,6 +305,16 @@ Result<CheckpointInfo> verify_checkpoint(FileSystem& files, const std::string& p
       return data_loss(join_path(path, entry.name) + " contradicts the checksum in its manifest");
   }
   return CheckpointInfo{manifest.step, path, manifest.fingerprint};
+}
+
+Result<uint64_t> checkpoint_bytes(FileSystem& files, const std::string& path) {
+  const std::string manifest_path = join_path(path, kManifest);
+  PERCHERON_ASSIGN_OR_RETURN(const std::string text, files.read_text(manifest_path));
+  PERCHERON_ASSIGN_OR_RETURN(const CheckpointManifest manifest,
+                             parse_manifest(text, manifest_path));
+  uint64_t bytes = 0;
+  for (const ManifestEntry& entry : manifest.files) bytes += entry.bytes;
+  return bytes;
 }
 
 }  // namespace percheron

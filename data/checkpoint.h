@@ -58,6 +58,11 @@ Result<std::string> write_checkpoint(FileSystem& files, const std::string& outpu
 /// Points `best` at the checkpoint of `step`. kNotFound when there is none.
 Status mark_best(FileSystem& files, const std::string& output_directory, int64_t step);
 
+/// Makes `best` point at the checkpoint of `step`, as a resumed run remembers it: a crash may have
+/// come between the checkpoint and the link. False, with the link removed if it pointed there, when
+/// that checkpoint is gone or damaged.
+Result<bool> restore_best(FileSystem& files, const std::string& output_directory, int64_t step);
+
 /// Removes the oldest checkpoints until `keep` (at least 1) are left, not counting those that
 /// `latest` and `best` point at, which stay. Returns the names that were removed.
 Result<std::vector<std::string>> remove_old_checkpoints(FileSystem& files,
@@ -69,12 +74,20 @@ Result<std::vector<std::string>> remove_old_checkpoints(FileSystem& files,
 /// output directory yet.
 Result<int64_t> clean_checkpoints(FileSystem& files, const std::string& output_directory);
 
+/// Whether there is any step directory, complete or damaged.
+Result<bool> holds_checkpoints(FileSystem& files, const std::string& output_directory);
+
 /// The checkpoint to resume from: what `latest` points at if every file is complete, else the
-/// newest complete one. None in a new output directory. Reads every byte.
+/// newest complete one. None in a new output directory, or with problems when all are damaged. A
+/// file that can't be read (no rights, no descriptors) is no damage: that error is returned. Reads
+/// every byte.
 Result<LatestCheckpoint> find_latest(FileSystem& files, const std::string& output_directory);
 
 /// Checks one checkpoint directory's manifest and every file that it names. kNotFound without a
 /// manifest; kDataLoss names the file that is missing, of another size or corrupt.
 Result<CheckpointInfo> verify_checkpoint(FileSystem& files, const std::string& path);
+
+/// Bytes of all files that the manifest of the checkpoint at `path` names.
+Result<uint64_t> checkpoint_bytes(FileSystem& files, const std::string& path);
 
 }  // namespace percheron

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "data/directory_lock.h"
 
 namespace percheron {
 namespace {
@@ -96,6 +97,10 @@ std::string FeatureCache::header_text() const {
 }
 
 Status FeatureCache::check_header(const CacheFile& file) const {
+  if (file.header_state() != CacheFile::HeaderState::kWhole)
+    return failed_precondition(file.path() +
+                               " is no feature cache of this version, or its header is damaged: "
+                               "move it away, or give another directory");
   if (file.header() == header_text()) return ok_status();
   PERCHERON_ASSIGN_OR_RETURN(const nlohmann::json header, parse_json(file.header(), file.path()));
   PERCHERON_ASSIGN_OR_RETURN(const std::string text,
@@ -110,6 +115,9 @@ Status FeatureCache::check_header(const CacheFile& file) const {
 
 Status FeatureCache::open_files() {
   PERCHERON_RETURN_IF_ERROR(files_.create_directories(options_.directory));
+  // Another process would remove or truncate files that are mapped here.
+  PERCHERON_ASSIGN_OR_RETURN(
+      lock_, lock_directory(files_, options_.directory, "the feature cache directory"));
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.list(options_.directory));
   for (const std::string& name : names) {
     const int64_t number = number_of(name);
@@ -121,25 +129,29 @@ Status FeatureCache::open_files() {
 }
 
 Status FeatureCache::open_file(const std::string& path) {
-  Result<std::unique_ptr<CacheFile>> opened = CacheFile::open(files_, path);
-  if (!opened.ok() && opened.status().code() != StatusCode::kDataLoss) return opened.status();
-  const Status fits = opened.ok() ? check_header(**opened) : opened.status();
-  if (!fits.ok()) {
-    const bool torn = !opened.ok();  // A killed process leaves such a file; it holds nothing.
-    if (!torn && options_.on_foreign == FeatureCacheOptions::OnForeign::kRefuse)
-      return fits.with_context("features.cache_directory is in use by another run");
-    log_warning("removing a feature cache file: {}", fits.message());
-    if (!torn) ++counters_.foreign;
+  PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<CacheFile> opened, CacheFile::open(files_, path));
+  if (opened->header_state() == CacheFile::HeaderState::kTorn) {
+    opened.reset();
+    log_warning("removing {}, which ends within its header", path);
     return files_.remove_all(path);
   }
-  CacheFile* file = opened->get();
+  const Status fits = check_header(*opened);
+  if (!fits.ok()) {
+    if (options_.on_foreign == FeatureCacheOptions::OnForeign::kRefuse)
+      return fits.with_context("features.cache_directory does not belong to this run");
+    opened.reset();
+    log_warning("removing a feature cache file: {}", fits.message());
+    ++counters_.foreign;
+    return files_.remove_all(path);
+  }
+  CacheFile* file = opened.get();
   for (const CacheFile::Entry& entry : file->entries()) {
     if (entry.payload_bytes != payload_bytes(options_.shape, entry.rows)) continue;
     places_.insert({entry.sample, {entry, nullptr, file}});
   }
   counters_.disk_bytes += file->bytes();
   counters_.samples = static_cast<int64_t>(places_.size());
-  cache_files_.push_back(std::move(opened).value());
+  cache_files_.push_back(std::move(opened));
   return ok_status();
 }
 
@@ -277,6 +289,9 @@ FeaturesPtr FeatureCache::assemble(const MicroBatch& batch, const Features* fres
           tokens_crc32c(fresh->batch, made->second) != crc)
         return nullptr;
       put_payload(take_payload(*fresh, made->second), batch.offsets[d], rows, *features);
+      // Who captured may have closed rows.
+      std::copy_n(fresh->batch.loss_mask.begin() + fresh->batch.offsets[made->second], rows,
+                  features->batch.loss_mask.begin() + batch.offsets[d]);
       continue;
     }
     const Found found = find(batch.sample_ids[d], rows, crc);

@@ -19,7 +19,7 @@ namespace percheron {
 struct FeatureCacheOptions {
   size_t memory_bytes_max = 0;  // features.cache_memory_bytes_max
   size_t disk_bytes_max = 0;    // features.cache_disk_bytes_max, of all files in the directory
-  std::string directory;        // created when disk_bytes_max > 0; used by one cache at a time
+  std::string directory;        // created when disk_bytes_max > 0; locked by one cache at a time
   FeatureShape shape;
   Fingerprint fingerprint;  // of the run
   enum class OnForeign { kRefuse, kClear } on_foreign = OnForeign::kRefuse;
@@ -38,7 +38,7 @@ struct FeatureCacheCounters {
 
 /// Keeps features of earlier epochs, so that the target need not run again. Entries are samples,
 /// not micro-batches, because each epoch packs differently; that is sound because a sample's
-/// features do not depend on its neighbours (decision 7).
+/// features do not depend on its neighbours (docs/formats.md, Features).
 ///
 /// Policy *keep-first*: memory fills, then the disk, then nothing more is inserted and nothing is
 /// evicted. Every epoch visits every sample once in a fresh order, so all samples are equally far
@@ -52,7 +52,8 @@ class FeatureCache {
  public:
   /// Opens the directory's files where there is a disk part. Files of another fingerprint or shape
   /// are refused (kFailedPrecondition names the field that differs) or removed, as on_foreign says.
-  /// A torn end of a file, as a killed process leaves it, is passed over.
+  /// A torn end of a file, as a killed process leaves it, is passed over. The directory is locked
+  /// as long as the cache lives: kFailedPrecondition when another run has it.
   static Result<std::unique_ptr<FeatureCache>> open(FileSystem& files, FeatureCacheOptions options);
   ~FeatureCache();
   FeatureCache(const FeatureCache&) = delete;
@@ -70,7 +71,7 @@ class FeatureCache {
   /// Features of `batch` from the cache and, for documents that are not there, from `fresh` (null
   /// for none), whose documents are found by sample id. Null when a document is in neither, as
   /// after a failed checksum: then ask missing_documents() again. Equal to the bit to features made
-  /// in one pass, if the target keeps decision 7.
+  /// in one pass. Loss masks of fresh documents are those of `fresh`.
   FeaturesPtr assemble(const MicroBatch& batch, const Features* fresh);
 
   FeatureCacheCounters counters() const;
@@ -102,6 +103,7 @@ class FeatureCache {
   static bool matches(const Place& place, int32_t rows, uint32_t tokens_crc32c);
 
   FileSystem& files_;
+  std::unique_ptr<FileLock> lock_;  // of the directory; null without a disk part
   const FeatureCacheOptions options_;
   const std::string fingerprint_digest_;
   mutable std::mutex mutex_;

@@ -260,5 +260,45 @@ TEST_F(Checkpoint, OtherFilesOfTheOutputAreLeftAlone) {
   EXPECT_EQ(*clean_checkpoints(files_, "nowhere"), 0);
 }
 
+TEST_F(Checkpoint, WhatCannotBeReadNowIsNoDamage) {
+  ASSERT_TRUE(write(1).ok());
+  files_.fail_operation(3, resource_exhausted("too many open files"));  // the manifest
+  const auto latest = find_latest(files_, kOutput);
+  ASSERT_FALSE(latest.ok()) << "a run would begin anew";
+  EXPECT_EQ(latest.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(find_latest(files_, kOutput)->checkpoint->step, 1);
+}
+
+TEST_F(Checkpoint, DamagedOnesCountAsHeld) {
+  EXPECT_FALSE(*holds_checkpoints(files_, kOutput));
+  ASSERT_TRUE(write(1).ok());
+  corrupt("runs/demo/step-00000001/manifest.json");
+  EXPECT_TRUE(*holds_checkpoints(files_, kOutput));
+}
+
+TEST_F(Checkpoint, BestIsRestoredOrForgotten) {
+  for (const int64_t step : {1, 2}) ASSERT_TRUE(write(step).ok());
+  ASSERT_TRUE(mark_best(files_, kOutput, 1).ok());
+  EXPECT_TRUE(*restore_best(files_, kOutput, 2)) << "a crash came before the link";
+  EXPECT_EQ(*files_.read_symlink("runs/demo/best"), "step-00000002");
+  corrupt("runs/demo/step-00000002/model.safetensors");
+  EXPECT_FALSE(*restore_best(files_, kOutput, 2));
+  EXPECT_FALSE(files_.read_symlink("runs/demo/best").ok());
+  ASSERT_TRUE(mark_best(files_, kOutput, 1).ok());
+  EXPECT_FALSE(*restore_best(files_, kOutput, 7));
+  EXPECT_EQ(*files_.read_symlink("runs/demo/best"), "step-00000001") << "another's link stays";
+}
+
+TEST_F(Checkpoint, BytesAreThoseOfAllFiles) {
+  const auto path = write(1);
+  ASSERT_TRUE(path.ok());
+  uint64_t bytes = 0;
+  for (const char* name :
+       {"config.json", "model.safetensors", "training_state/optimizer.safetensors",
+        "training_state/training_state.textproto"})
+    bytes += *files_.file_size(join_path(*path, name));
+  EXPECT_EQ(*checkpoint_bytes(files_, *path), bytes);
+}
+
 }  // namespace
 }  // namespace percheron

@@ -16,7 +16,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
 Fingerprint fingerprint(const std::string& target) {
   Fingerprint result;
@@ -130,7 +129,17 @@ TEST_F(FeatureCacheTest, MergesFreshFeaturesOfWhatIsMissing) {
   ASSERT_NE(merged, nullptr);
   EXPECT_EQ(merged->hidden_states, features_of({4, 3, 2, 1}).hidden_states);
   EXPECT_EQ(merged->top1, features_of({4, 3, 2, 1}).top1);
+  EXPECT_EQ(merged->batch.loss_mask, batch.loss_mask);
   EXPECT_EQ(cache->assemble(make_batch({4, 8}), &fresh), nullptr);
+
+  Features closed = fresh;
+  std::fill(closed.batch.loss_mask.begin(), closed.batch.loss_mask.end(), uint8_t{0});
+  const FeaturesPtr masked = cache->assemble(batch, &closed);
+  ASSERT_NE(masked, nullptr);
+  for (const auto& [document, open] : {std::pair(0, false), {1, true}, {2, false}, {3, true}}) {
+    for (int32_t row = batch.offsets[document]; row < batch.offsets[document + 1]; ++row)
+      EXPECT_EQ(masked->batch.loss_mask[row], open ? batch.loss_mask[row] : 0) << row;
+  }
 }
 
 TEST_F(FeatureCacheTest, ASampleWithOtherTokensIsNotAHit) {
@@ -194,7 +203,8 @@ TEST_F(FeatureCacheTest, FindsItsDiskPartAgainAfterARestart) {
     ASSERT_TRUE(cache->insert(features_of({4, 2})).ok());  // into a second file
     expect_hit(*cache, {4, 3});
   }
-  EXPECT_EQ(files_.list("out/cache")->size(), 2u);
+  EXPECT_THAT(*files_.list("out/cache"),
+              ElementsAre(".lock", "features-00000.cache", "features-00001.cache"));
   const auto cache = open(0, 1 << 20);
   expect_hit(*cache, {1, 2, 3, 4});
 }
@@ -216,7 +226,51 @@ TEST_F(FeatureCacheTest, RefusesOrClearsFilesOfAnotherRun) {
   ASSERT_TRUE(cleared.ok());
   EXPECT_EQ((*cleared)->counters().foreign, 1);
   EXPECT_EQ((*cleared)->counters().samples, 0);
-  EXPECT_THAT(*files_.list("out/cache"), IsEmpty());
+  EXPECT_THAT(*files_.list("out/cache"), ElementsAre(".lock"));
+}
+
+TEST_F(FeatureCacheTest, OneRunAtATimeUsesADirectory) {
+  auto cache = open(0, 1 << 20);
+  const auto second = FeatureCache::open(files_, options(0, 1 << 20));
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(second.status().message(), HasSubstr("out/cache is in use"));
+  EXPECT_TRUE(FeatureCache::open(files_, options(1 << 20, 0)).ok()) << "without a disk part";
+  cache.reset();
+  EXPECT_TRUE(FeatureCache::open(files_, options(0, 1 << 20)).ok());
+}
+
+TEST_F(FeatureCacheTest, KeepsAFileThatItDidNotMake) {
+  const auto cache = open(0, 1 << 20);
+  const std::string path = "out/cache/features-00000.cache";
+  ASSERT_TRUE(write_text_atomically(files_, path, "somebody maps this").ok());
+  ASSERT_TRUE(cache->insert(features_of({1})).ok());
+  EXPECT_EQ(cache->counters().rejected, 1);
+  EXPECT_EQ(*files_.read_text(path), "somebody maps this");
+}
+
+TEST_F(FeatureCacheTest, RemovesOnlyWhatEndsWithinItsHeader) {
+  ASSERT_TRUE(open(0, 1 << 20)->insert(features_of({4, 2})).ok());
+  const std::string path = "out/cache/features-00000.cache";
+  const std::string whole = *files_.read_text(path);
+  std::string other_version = whole, damaged = whole;
+  other_version[7] = '2';
+  damaged[20] = static_cast<char>(damaged[20] ^ 1);  // in the header's text
+  for (const std::string& text : {other_version, damaged, std::string(64, 'x')}) {
+    ASSERT_TRUE(write_text_atomically(files_, path, text).ok());
+    const auto refused = FeatureCache::open(files_, options(0, 1 << 20));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(refused.status().message(), HasSubstr(path));
+    EXPECT_EQ(*files_.read_text(path), text) << "it may be somebody's";
+    FeatureCacheOptions own = options(0, 1 << 20);
+    own.on_foreign = FeatureCacheOptions::OnForeign::kClear;
+    EXPECT_TRUE(FeatureCache::open(files_, own).ok());
+    EXPECT_FALSE(files_.exists(path));
+  }
+  ASSERT_TRUE(write_text_atomically(files_, path, whole.substr(0, 20)).ok());
+  EXPECT_TRUE(FeatureCache::open(files_, options(0, 1 << 20)).ok());
+  EXPECT_FALSE(files_.exists(path));
 }
 
 TEST_F(FeatureCacheTest, ForgetsDamagedRecords) {
@@ -254,7 +308,7 @@ TEST_F(FeatureCacheTest, ReadsWhatIsWholeOfAFileCutAnywhere) {  // speculators#5
 }
 
 TEST_F(FeatureCacheTest, AFullDiskStopsInsertionAndNothingElse) {
-  const auto cache = open(0, 1 << 20);
+  auto cache = open(0, 1 << 20);
   ASSERT_TRUE(cache->insert(features_of({4})).ok());
   files_.fill_disk_after(30);
   ASSERT_TRUE(cache->insert(features_of({3, 2, 1})).ok());
@@ -264,6 +318,7 @@ TEST_F(FeatureCacheTest, AFullDiskStopsInsertionAndNothingElse) {
   ASSERT_TRUE(cache->insert(features_of({3})).ok());  // Nothing follows the torn record.
   EXPECT_EQ(cache->counters().samples, 1);
   expect_hit(*cache, {4});
+  cache.reset();
   const auto again = open(0, 1 << 20);
   EXPECT_EQ(again->counters().samples, 1);
   ASSERT_TRUE(again->insert(features_of({3})).ok());
