@@ -108,13 +108,6 @@ Status FeatureStore::try_reserve(MicroBatchId id, size_t bytes) {
   return ok_status();
 }
 
-void FeatureStore::cancel(MicroBatchId id) {
-  std::vector<FeaturesPtr> dropped;
-  const std::lock_guard lock(ledger_->mutex);
-  const auto entry = entries_.find(id);
-  if (entry != entries_.end() && entry->second.features == nullptr) erase(entry, dropped);
-}
-
 Status FeatureStore::publish(FeaturesPtr features) {
   PERCHERON_CHECK(features != nullptr, "features to publish");
   const MicroBatchId id = features->batch.id;

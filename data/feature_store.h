@@ -37,7 +37,7 @@ struct FeatureStoreCounters {
 ///
 /// Later steps may use at most bytes_max - step_bytes_max, the open step everything: so the open
 /// step's missing features always find room, also those that are made again because their node
-/// died, and later steps can't block it (decision 21).
+/// died, and later steps can't block it.
 ///
 /// Thread-safe. The bytes of a micro-batch count until it is released and its last reader has let
 /// go.
@@ -56,8 +56,6 @@ class FeatureStore {
   /// Reserves room for a forward pass. kResourceExhausted when there is none now: try again after a
   /// release. kFailedPrecondition when the micro-batch is reserved or published already.
   Status try_reserve(MicroBatchId id, size_t bytes);
-  /// Gives an unused reservation back; no effect without one.
-  void cancel(MicroBatchId id);
   /// Turns the reservation of features->batch.id into features; room not needed is given back.
   /// kFailedPrecondition without a reservation, kResourceExhausted when they exceed it.
   Status publish(FeaturesPtr features);

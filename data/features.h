@@ -38,7 +38,8 @@ struct Features {
   int64_t hidden_size = 0;  // H
   bool has_last = false;    // the last slot is the last layer's output before the final norm
   std::vector<std::byte> hidden_states;  // [T, slots, H] of dtype
-  std::vector<int32_t> top1;  // [T] the target's own next token where the next token is supervised, else -1; or empty
+  std::vector<int32_t> top1;  // [T] the target's own next token where the next token is supervised,
+                              // else -1; or empty
   std::string fingerprint;    // of the run that they were captured for
 
   FeatureShape shape() const { return {dtype, slots, hidden_size, has_last, !top1.empty()}; }

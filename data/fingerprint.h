@@ -29,7 +29,7 @@ Result<Passport> parse_passport(std::string_view json, std::string_view where);
 std::string passport_json(const Passport& passport);
 
 /// What must be equal at capture, training, resume and export, as an ordered list of (field,
-/// value). Features carry its digest, checkpoints its fields (decision 14).
+/// value). Features carry its digest, checkpoints its fields (docs/formats.md).
 class Fingerprint {
  public:
   using Field = std::pair<std::string, std::string>;

@@ -68,12 +68,6 @@ Result<DraftVocabulary> DraftVocabulary::most_frequent(std::span<const int64_t> 
   return DraftVocabulary(std::move(ids), vocab_size, std::move(data_hash));
 }
 
-DraftVocabulary DraftVocabulary::whole(int64_t vocab_size) {
-  std::vector<int64_t> ids(static_cast<size_t>(vocab_size));
-  std::iota(ids.begin(), ids.end(), int64_t{0});
-  return DraftVocabulary(std::move(ids), vocab_size, "");
-}
-
 Result<DraftVocabulary> DraftVocabulary::read(const SafetensorsFile& file, int64_t vocab_size) {
   constexpr int64_t kAny[] = {-1};
   PERCHERON_ASSIGN_OR_RETURN(const ConstTensorView d2t, file.tensor("d2t", DType::kI64, kAny));
@@ -114,13 +108,6 @@ Result<DraftVocabulary> DraftVocabulary::read(const SafetensorsFile& file, int64
                          found == file.metadata().end() ? "" : found->second);
 }
 
-std::vector<int32_t> DraftVocabulary::draft_ids() const {
-  std::vector<int32_t> draft_ids(t2d_.size(), -1);
-  for (size_t i = 0; i < ids_.size(); ++i)
-    draft_ids[static_cast<size_t>(ids_[i])] = static_cast<int32_t>(i);
-  return draft_ids;
-}
-
 double DraftVocabulary::coverage(std::span<const int64_t> counts) const {
   PERCHERON_CHECK(counts.size() == t2d_.size(), "counts are of the target's vocabulary");
   int64_t all = 0, covered = 0;
@@ -137,15 +124,6 @@ std::string DraftVocabulary::hash() const {
   hash.add(std::as_bytes(std::span(&size, 1)));
   hash.add(std::as_bytes(std::span(ids_)));
   return hash.hex();
-}
-
-Status check_vocabulary_data(const DraftVocabulary& vocabulary, const TokenDataset& dataset) {
-  if (vocabulary.data_hash().empty() || vocabulary.data_hash() == dataset.content_hash())
-    return ok_status();
-  return failed_precondition(
-      "the draft vocabulary was counted on other data: its data hash is " + vocabulary.data_hash() +
-      ", that of data.train " + dataset.content_hash() +
-      "; count it again, or start from the drafter with init_from to keep its vocabulary");
 }
 
 }  // namespace percheron

@@ -28,9 +28,6 @@ class DraftVocabulary {
                                                int64_t draft_vocab_size, int64_t real_vocab_size,
                                                std::string data_hash);
 
-  /// Every id of the target.
-  static DraftVocabulary whole(int64_t vocab_size);
-
   /// Reads `d2t` (I64 [V_d], offsets: draft id i is target id i + d2t[i]) and `t2d` (BOOL or U8
   /// [V]) of a drafter file and the metadata `draft_vocabulary_data_hash` where there is one.
   /// kNotFound when either tensor is missing. kInvalidArgument names the first entry that is out of
@@ -39,19 +36,16 @@ class DraftVocabulary {
 
   int64_t size() const { return static_cast<int64_t>(ids_.size()); }
   int64_t target_size() const { return static_cast<int64_t>(t2d_.size()); }
-  bool is_whole() const { return size() == target_size(); }
   /// Target ids in ascending order, [size].
   const std::vector<int64_t>& target_ids() const { return ids_; }
   /// As drafter files spell it, [size]: target id minus draft id.
   const std::vector<int64_t>& d2t() const { return d2t_; }
   /// 1 where the target id can be drafted, [target_size].
   const std::vector<uint8_t>& t2d() const { return t2d_; }
-  /// Draft id of each target id, -1 where there is none, [target_size].
-  std::vector<int32_t> draft_ids() const;
 
   /// The share of the counted tokens that can be drafted; 1 when nothing was counted.
   double coverage(std::span<const int64_t> counts) const;
-  /// Of the data set that was counted; empty when unknown or whole.
+  /// Of the data set that was counted; empty when unknown.
   const std::string& data_hash() const { return data_hash_; }
   /// Content hash of ids and target size.
   std::string hash() const;
@@ -67,9 +61,5 @@ class DraftVocabulary {
 
 /// The metadata key under which a drafter file names the counted data.
 inline constexpr const char* kDraftVocabularyDataHash = "draft_vocabulary_data_hash";
-
-/// Refuses a vocabulary that was counted on other data, naming both hashes; ok when either is
-/// unknown. Source: speculators#903, where an old frequency file was used for a new data set.
-Status check_vocabulary_data(const DraftVocabulary& vocabulary, const TokenDataset& dataset);
 
 }  // namespace percheron
