@@ -1,9 +1,13 @@
 #include "tools/python_environment.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -27,17 +31,54 @@ fs::path checkout_root() {
   return {};
 }
 
-std::vector<char*> argument_pointers(std::vector<std::string>& arguments) {
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
-  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  for (std::string& text : texts) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;
 }
 
-void prepare_environment(const PythonEnvironment& python) {
-  if (!python.package_path.empty()) setenv("PYTHONPATH", python.package_path.c_str(), 1);
-  setenv("PYTHONUNBUFFERED", "1", 1);
+/// This process's environment with what the Python programs need, as "NAME=value" each.
+std::vector<std::string> environment_of(const PythonEnvironment& python) {
+  std::vector<std::string> variables{"PYTHONUNBUFFERED=1"};
+  if (!python.package_path.empty()) variables.push_back("PYTHONPATH=" + python.package_path);
+  const size_t own = variables.size();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string variable = *entry;
+    const std::string name = variable.substr(0, variable.find('=') + 1);
+    const auto set = variables.begin() + static_cast<std::ptrdiff_t>(own);
+    if (std::none_of(variables.begin(), set,
+                     [&](const std::string& mine) { return mine.starts_with(name); }))
+      variables.push_back(variable);
+  }
+  return variables;
 }
+
+/// A pipe that no other child inherits. Its ends close with the object unless taken.
+class Pipe {
+ public:
+  static Result<Pipe> make() {
+    Pipe made;
+    if (pipe2(made.ends_.data(), O_CLOEXEC) != 0)
+      return unavailable(fmt::format("a pipe can't be made: {}", std::strerror(errno)));
+    return made;
+  }
+  Pipe(Pipe&& other) noexcept : ends_(std::exchange(other.ends_, {-1, -1})) {}
+  Pipe& operator=(Pipe&&) = delete;
+  ~Pipe() {
+    for (const int end : ends_) {
+      if (end >= 0) close(end);
+    }
+  }
+  int read_end() const { return ends_[0]; }
+  int write_end() const { return ends_[1]; }
+  int take_read_end() { return std::exchange(ends_[0], -1); }
+  int take_write_end() { return std::exchange(ends_[1], -1); }
+
+ private:
+  Pipe() = default;
+  std::array<int, 2> ends_{-1, -1};
+};
 
 std::vector<std::string> command_of(const PythonEnvironment& python,
                                     const std::vector<std::string>& arguments) {
@@ -68,26 +109,23 @@ Result<PythonEnvironment> find_python_environment() {
 
 Result<ChildProcess> ChildProcess::start(const PythonEnvironment& python,
                                          const std::vector<std::string>& arguments) {
-  int to_child[2], from_child[2];
-  if (pipe(to_child) != 0) return internal_error(fmt::format("pipe: {}", std::strerror(errno)));
-  if (pipe(from_child) != 0) {
-    close(to_child[0]), close(to_child[1]);
-    return internal_error(fmt::format("pipe: {}", std::strerror(errno)));
-  }
+  PERCHERON_ASSIGN_OR_RETURN(Pipe to_child, Pipe::make());
+  PERCHERON_ASSIGN_OR_RETURN(Pipe from_child, Pipe::make());
+  std::vector<std::string> command = command_of(python, arguments);
+  std::vector<std::string> environment = environment_of(python);
+  // Not fork(): other threads may hold the allocator's lock, which a forked child would wait for.
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_adddup2(&files, to_child.read_end(), STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&files, from_child.write_end(), STDOUT_FILENO);
+  int pid = -1;
+  const int error = posix_spawn(&pid, command[0].c_str(), &files, nullptr,
+                                pointers_to(command).data(), pointers_to(environment).data());
+  posix_spawn_file_actions_destroy(&files);
+  if (error != 0)
+    return not_found(fmt::format("can't run {}: {}", command[0], std::strerror(error)));
   std::signal(SIGPIPE, SIG_IGN);  // A child that ended shows as a failed write, not as our death.
-  const int pid = fork();
-  if (pid < 0) return internal_error(fmt::format("fork: {}", std::strerror(errno)));
-  if (pid == 0) {
-    dup2(to_child[0], STDIN_FILENO);
-    dup2(from_child[1], STDOUT_FILENO);
-    for (const int descriptor : {to_child[0], to_child[1], from_child[0], from_child[1]})
-      close(descriptor);
-    const Status status = exec_python(python, arguments);
-    fmt::print(stderr, "error: {}\n", status.message());
-    _exit(127);
-  }
-  close(to_child[0]), close(from_child[1]);
-  return ChildProcess(pid, to_child[1], from_child[0]);
+  return ChildProcess(pid, to_child.take_write_end(), from_child.take_read_end());
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
@@ -131,9 +169,9 @@ Result<std::string> ChildProcess::read_line() {
 }
 
 Status exec_python(const PythonEnvironment& python, const std::vector<std::string>& arguments) {
-  prepare_environment(python);
   std::vector<std::string> command = command_of(python, arguments);
-  execv(command[0].c_str(), argument_pointers(command).data());
+  std::vector<std::string> environment = environment_of(python);
+  execve(command[0].c_str(), pointers_to(command).data(), pointers_to(environment).data());
   return not_found(fmt::format("can't run {}: {}", command[0], std::strerror(errno)));
 }
 
