@@ -22,31 +22,6 @@ Result<std::vector<Prompt>> prompts_of_shard(FileSystem& files, const std::strin
   return prompts_of_dataset(data, limit);
 }
 
-/// The messages that the model is to answer, or a reason why there are none.
-Result<Json> messages_of_row(const Json& row) {
-  const auto user = [](const Json& text) {
-    return Json::array({{{"role", "user"}, {"content", text}}});
-  };
-  if (row.contains("prompt") && row["prompt"].is_string()) return user(row["prompt"]);
-  if (row.contains("turns") && row["turns"].is_array() && !row["turns"].empty())
-    return user(row["turns"][0]);
-  for (const char* key : {"conversations", "messages"}) {
-    if (!row.contains(key) || !row[key].is_array()) continue;
-    Json messages = row[key];
-    const auto is_answer = [](const Json& message) {
-      const std::string role =
-          message.is_object() ? message.value("role", message.value("from", "")) : "";
-      return role == "assistant" || role == "gpt";
-    };
-    while (!messages.empty() && !is_answer(messages.back())) messages.erase(messages.size() - 1);
-    if (messages.empty()) return row[key];  // a question without an answer is a prompt as it is
-    messages.erase(messages.size() - 1);
-    if (messages.empty()) return invalid_argument("the answer has no question before it");
-    return messages;
-  }
-  return invalid_argument("a row needs `prompt`, `turns`, `conversations` or `messages`");
-}
-
 Result<std::vector<Prompt>> prompts_of_jsonl(FileSystem& files, const std::string& path,
                                              LazyTokenizer& tokenizer, int64_t limit) {
   PERCHERON_ASSIGN_OR_RETURN(const std::string text, files.read_text(path));
@@ -62,9 +37,8 @@ Result<std::vector<Prompt>> prompts_of_jsonl(FileSystem& files, const std::strin
     if (limit != 0 && static_cast<int64_t>(prompts.size()) == limit) break;
     const std::string where = fmt::format("{}:{}", path, line_number);
     PERCHERON_ASSIGN_OR_RETURN(const Json row, parse_json(line, where));
-    const Result<Json> messages = messages_of_row(row);
-    if (!messages.ok()) return messages.status().with_context(where);
-    Result<Prompt> ids = encoder->encode_chat(messages->dump());
+    if (!row.is_object()) return invalid_argument(fmt::format("{}: a row is a JSON object", where));
+    Result<Prompt> ids = encoder->encode_prompt(row);
     if (!ids.ok()) return ids.status().with_context(where);
     prompts.push_back(std::move(ids).value());
   }

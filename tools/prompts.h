@@ -29,8 +29,8 @@ Result<std::vector<std::vector<int32_t>>> prompts_of_dataset(const TokenDataset&
 
 /// Prompts to decode, as token ids with the generation prompt at their end. `path` is a token shard
 /// (the rows up to their first supervised token) or JSONL with, per row, `turns` (the first one is
-/// asked), `conversations` or `messages` (up to the last assistant turn) or `prompt`. Errors name
-/// file and line. limit 0 = all.
+/// asked), `conversations` or `messages` (up to the last answer) or `prompt`, which the tokenizer's
+/// process reads as `prepare` reads chats. Errors name file and line. limit 0 = all.
 Result<std::vector<std::vector<int32_t>>> read_prompts(FileSystem& files, const std::string& path,
                                                        LazyTokenizer& tokenizer, int64_t limit);
 

@@ -19,6 +19,11 @@ Result<std::vector<int32_t>> ids_of(const Result<std::string>& answer) {
   return ids;
 }
 
+/// Never throws: bytes that are no UTF-8, as on a command line, become U+FFFD.
+std::string text_of(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::start(const std::string& model) {
@@ -26,7 +31,7 @@ Result<std::unique_ptr<Tokenizer>> Tokenizer::start(const std::string& model) {
   PERCHERON_ASSIGN_OR_RETURN(ChildProcess process,
                              ChildProcess::start(python, {"tokenize", "--model", model}));
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(process)));
-  PERCHERON_ASSIGN_OR_RETURN(const std::string info, tokenizer->ask(Json{{"op", "info"}}.dump()));
+  PERCHERON_ASSIGN_OR_RETURN(const std::string info, tokenizer->ask(text_of(Json{{"op", "info"}})));
   return tokenizer;
 }
 
@@ -34,24 +39,22 @@ Result<std::string> Tokenizer::ask(const std::string& request) {
   PERCHERON_RETURN_IF_ERROR(process_.write_line(request));
   PERCHERON_ASSIGN_OR_RETURN(std::string answer, process_.read_line());
   PERCHERON_ASSIGN_OR_RETURN(const Json parsed, parse_json(answer, "the tokenizer's answer"));
-  if (parsed.contains("error")) return invalid_argument("tokenizer: " + parsed["error"].dump());
+  if (parsed.contains("error")) return invalid_argument("tokenizer: " + text_of(parsed["error"]));
   return answer;
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode_chat(const std::string& messages) {
-  PERCHERON_ASSIGN_OR_RETURN(const Json list, parse_json(messages, "messages"));
-  return ids_of(ask(Json{{"op", "encode_chat"}, {"messages", list}}.dump()));
+Result<std::vector<int32_t>> Tokenizer::encode_prompt(const Json& row) {
+  return ids_of(ask(text_of(Json{{"op", "encode_prompt"}, {"row", row}})));
 }
 
 Result<std::vector<int32_t>> Tokenizer::encode_user_message(const std::string& text) {
   const Json messages = Json::array({{{"role", "user"}, {"content", text}}});
-  return ids_of(ask(Json{{"op", "encode_chat"}, {"messages", messages}}.dump(
-      -1, ' ', false, Json::error_handler_t::replace)));
+  return ids_of(ask(text_of(Json{{"op", "encode_chat"}, {"messages", messages}})));
 }
 
 Result<Decoded> Tokenizer::decode(std::span<const int32_t> ids) {
   const Json request{{"op", "decode"}, {"ids", std::vector<int32_t>(ids.begin(), ids.end())}};
-  PERCHERON_ASSIGN_OR_RETURN(const std::string answer, ask(request.dump()));
+  PERCHERON_ASSIGN_OR_RETURN(const std::string answer, ask(text_of(request)));
   PERCHERON_ASSIGN_OR_RETURN(const Json parsed, parse_json(answer, "the tokenizer's answer"));
   Decoded decoded;
   PERCHERON_ASSIGN_OR_RETURN(decoded.text,

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,8 +25,9 @@ class Tokenizer {
 
   /// One user message, rendered with the generation prompt.
   Result<std::vector<int32_t>> encode_user_message(const std::string& text);
-  /// `messages`: JSON list of {"role", "content"}, rendered with the generation prompt.
-  Result<std::vector<int32_t>> encode_chat(const std::string& messages);
+  /// A row of a file of prompts, rendered with the generation prompt: `prompt`, the first of
+  /// `turns`, or `conversations` or `messages` up to the last answer.
+  Result<std::vector<int32_t>> encode_prompt(const nlohmann::json& row);
   Result<Decoded> decode(std::span<const int32_t> ids);
 
  private:
