@@ -38,6 +38,14 @@ struct DrafterChoice {
 /// Source: EAGLE-3's trainer; z-lab's build_target_layer_ids.
 std::vector<int64_t> default_capture(DrafterKind kind, int64_t target_layers, int64_t draft_layers);
 
+/// Tokens that an EAGLE-3 drafter, a chain, drafts a round unless told otherwise.
+inline constexpr int64_t kChainDraftLength = 3;
+
+/// Tokens drafted a round unless told otherwise: a chain of kChainDraftLength, or a whole block.
+inline int64_t default_draft_length(const DrafterConfig& config) {
+  return config.kind == DrafterKind::kDflash ? config.block_size - 1 : kChainDraftLength;
+}
+
 /// The configuration of a new drafter. kInvalidArgument names the field that does not fit.
 Result<DrafterConfig> derive_drafter_config(const ModelConfig& target, const DrafterChoice& choice);
 
