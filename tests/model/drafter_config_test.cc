@@ -166,7 +166,7 @@ TEST(DrafterConfig, RefusesACountOfStatesThatIsNotThatOfItsLayers) {
   EXPECT_EQ(parse(object).value().config.capture.size(), 4u);
 }
 
-// C111, speculators#753: one feature has three numbers.
+// speculators#753: one feature has three numbers.
 TEST(DrafterConfig, MakesOneMeaningOfEverySpellingOfLayerIds) {
   const std::vector<int64_t> j = {2, 10, 18, 26, 34};
   json top = eagle3_json();
@@ -186,7 +186,7 @@ TEST(DrafterConfig, MakesOneMeaningOfEverySpellingOfLayerIds) {
   EXPECT_NE(message.find("[2, 10, 18, 26, 34]"), std::string::npos);
 }
 
-// C96, sglang#37475: ids that are left out are guessed by each engine in its own way.
+// sglang#37475: ids that are left out are guessed by each engine in its own way.
 TEST(DrafterConfig, WritesLayerIdsInEverySpellingThatServersRead) {
   DrafterChoice choice;
   choice.capture = {2, 10, 18, 26, 34};
@@ -217,7 +217,7 @@ TEST(DrafterConfig, WritesAPlainEagle3WithoutFlagsThatServersMisread) {
   EXPECT_EQ(object["dtype"], "bfloat16");
 }
 
-// C93: SpecForge#265, #219, TorchSpec#101, speculators#574.
+// SpecForge#265, #219, TorchSpec#101, speculators#574.
 TEST(DrafterConfig, WritesRopeInAllThreeSpellings) {
   DrafterConfig config = derived({});
   json object = written(config);
@@ -248,7 +248,7 @@ TEST(DrafterConfig, SaysInSpeculatorsLayoutThatFullAttentionIsNotCausal) {
   choice.mask_token_id = 151669;
   const json full = written(derived(choice), speculators());
   EXPECT_EQ(full["sliding_window_non_causal"], true);  // vllm#56692
-  EXPECT_EQ(full["sample_from_anchor"], false);        // C109
+  EXPECT_EQ(full["sample_from_anchor"], false);  // SpecForge#473, speculators#760
   EXPECT_EQ(full["speculators_config"]["proposal_methods"][0]["speculative_tokens"], 15);
   choice.sliding_window = 2048;
   choice.sliding_layers = {0, 1, 2, 3, 4};
@@ -282,7 +282,7 @@ TEST(DrafterConfig, RefusesBlockDraftersOfAnotherKind) {
   EXPECT_NE(refusal(object).find("causal"), std::string::npos);
 }
 
-// C92: Model-Optimizer#1621, speculators#393, AutoModel#2461.
+// Model-Optimizer#1621, speculators#393, AutoModel#2461.
 TEST(DrafterConfig, ResolvesTheMaskTokenToAnUnusedRowOrRefuses) {
   ModelConfig target;
   target.vocab_size = 64;
@@ -309,7 +309,7 @@ TEST(DrafterConfig, RefusesAMaskTokenThatEndsTexts) {
   EXPECT_NE(refusal(object).find("151936"), std::string::npos);
 }
 
-// C113, vllm#46435: 152064 against 152576 rows made the engine look for a head of its own.
+// vllm#46435: 152064 against 152576 rows made the engine look for a head of its own.
 TEST(DrafterConfig, MustHaveTheTargetsVocabularyToTheRow) {
   DrafterConfig config = parse(eagle3_json()).value().config;
   ModelConfig target = qwen3_8b();
@@ -339,7 +339,7 @@ TEST(DrafterConfig, TakesTheUsualLayersWhenTheFileNamesNone) {
   EXPECT_EQ(default_capture(DrafterKind::kDflash, 30, 1), (std::vector<int64_t>{16}));
 }
 
-// C110: speculators#456, Model-Optimizer#2313; C97: sglang#21272.
+// speculators#456, Model-Optimizer#2313; sglang#21272.
 TEST(DrafterConfig, GivesEachEngineItsOwnDraftCount) {
   DrafterChoice choice;
   choice.kind = DrafterKind::kDflash;

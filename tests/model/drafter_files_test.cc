@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -16,10 +17,11 @@ using nlohmann::json;
 
 const std::string kExports = "tests/golden_data/exports";
 
-// The directories kept here and, where the whole collection lies beside the checkout, all of them.
+// The directories kept here and those of a larger collection that PERCHERON_GOLDEN_EXPORTS names.
 std::vector<std::string> export_directories() {
   std::vector<std::string> directories;
-  for (const std::string& root : {kExports, std::string("../shared/golden/exports")}) {
+  const char* more = std::getenv("PERCHERON_GOLDEN_EXPORTS");
+  for (const std::string& root : {kExports, std::string(more != nullptr ? more : "")}) {
     if (!std::filesystem::exists(root)) continue;
     for (const auto& entry : std::filesystem::directory_iterator(root)) {
       if (entry.is_directory()) directories.push_back(entry.path().string());
@@ -123,7 +125,7 @@ TEST(DrafterFiles, HaveEveryKeyOfThePeersConfigurations) {
   }
 }
 
-// C100: EAGLE#305, SpecForge#478, vllm#27737: with and without its own head and embedding.
+// EAGLE#305, SpecForge#478, vllm#27737: with and without its own head and embedding.
 TEST(DrafterFiles, SayWhatIsTheTargetsOwn) {
   const DrafterFile hf =
       read_drafter(system_files(), kExports + "/specforge_eagle3_hf", nullptr).value();
@@ -164,7 +166,7 @@ class DamagedDrafter : public testing::Test {
   std::vector<SafetensorsFile> source_;
 };
 
-// C82, AutoModel#2447: without its map a reduced vocabulary means other tokens.
+// AutoModel#2447: without its map a reduced vocabulary means other tokens.
 TEST_F(DamagedDrafter, WithoutItsVocabularyMapIsRefused) {
   for (const char* name : {"d2t", "t2d"}) {
     const std::string message = refusal(make("specforge_eagle3_hf", name));
@@ -173,7 +175,7 @@ TEST_F(DamagedDrafter, WithoutItsVocabularyMapIsRefused) {
   }
 }
 
-// C119, vllm-ascend#15531.
+// vllm-ascend#15531.
 TEST_F(DamagedDrafter, WithoutATensorNamesIt) {
   for (const char* name : {"lm_head.weight", "midlayer.mlp.up_proj.weight", "norm.weight"}) {
     const std::string message = refusal(make("specforge_eagle3_hf", name));
@@ -196,7 +198,7 @@ TEST_F(DamagedDrafter, WithAValueThatIsNotFiniteNamesItsPlace) {
   EXPECT_NE(message.find("norm.weight is not finite at element 7"), std::string::npos) << message;
 }
 
-// C95: speculators#1065, vllm#54526.
+// speculators#1065, vllm#54526.
 TEST_F(DamagedDrafter, WithMoreLayersThanItsFcReadsIsRefused) {
   const json four = {{"eagle_config", {{"eagle_aux_hidden_state_layer_ids", {0, 1, 2, 5}}}}};
   const std::string message = refusal(make("specforge_eagle3_hf", "", {}, four));
@@ -239,7 +241,7 @@ TEST(DrafterFiles, AreWrittenInBfloat16WhateverTheyWere) {
   }
 }
 
-// C81, TorchSpec#38: an embedding that is not the target's is noticed.
+// TorchSpec#38: an embedding that is not the target's is noticed.
 TEST(DrafterFiles, CompareTheirEmbeddingWithTheTargets) {
   const DrafterFile file =
       read_drafter(system_files(), kExports + "/specforge_eagle3_hf", nullptr).value();

@@ -122,7 +122,7 @@ std::vector<Variant> variants() {
   sliding.choice.sliding_layers = {1};
   sliding.choice.draft_vocab_size = 50;
   all.push_back(sliding);
-  // head_dim is not hidden_size / heads: EAGLE#223, speculators#134 (C94).
+  // head_dim is not hidden_size / heads: EAGLE#223, speculators#134.
   all.push_back({"eagle3_wide_heads", eagle3_choice(), false, {{"head_dim", 12}}});
   all.push_back(
       {"dflash_qwen3", dflash_choice(), true, {{"model_type", "qwen3"}, {"head_dim", 12}}});
@@ -192,7 +192,7 @@ std::vector<int32_t> answered(Context& context, Target& target, const std::vecto
   return tokens;
 }
 
-// C108: each kind's own alignment, SpecForge#471, #472: an EAGLE-3 row embeds the next token and
+// SpecForge#471, SpecForge#472, each kind's own alignment: an EAGLE-3 row embeds the next token and
 // drafts the one after it, a DFlash slot drafts its own position.
 TEST_P(Speculative, DraftingFromAllPositionsAtOnceEqualsTheReference) {
   const ToyPair pair = make_pair();
