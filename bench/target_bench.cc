@@ -1,37 +1,74 @@
-// target_bench MODEL_DIRECTORY [REPEATS] [THREADS]: how many tokens a second the target runs, best
-// and median of the repeats, for one long sequence, equal short ones and mixed lengths; f32 and
-// bf16; to the last captured layer or through all layers and the head's top-1. Then generation with
-// 64 slots.
+// How many real tokens a second the target runs: forward passes of one long sequence, equal short
+// ones and mixed lengths, and generation with continuous batching.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <ctime>
-#include <functional>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/random.h"
-#include "kernels/device.h"
+#include "bench/measurement.h"
 #include "model/generation.h"
-#include "model/target.h"
+#include "tools/engine.h"
 
 namespace percheron {
 namespace {
 
 using Lengths = std::vector<int64_t>;
 
-struct Taken {
-  double wall_seconds = 0, cpu_seconds = 0;
+constexpr int64_t kShapeNumberMax = 1 << 16;
+constexpr int64_t kWarmUpTokens = 3;  // of generation, for each prompt
+
+/// How far a forward pass goes.
+enum class Extent {
+  kCapturedLayers,  // to the last captured layer
+  kAllLayers,       // through all layers, no head
+  kTop1,            // through all layers and the head's top-1
 };
 
-Taken time_of(const std::function<void()>& work) {
-  const auto begin = std::chrono::steady_clock::now();
-  const std::clock_t cpu_begin = std::clock();
-  work();
-  return {std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
-          static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC};
+struct Settings {
+  EngineOptions engine;
+  std::string model;
+  std::vector<std::string> cases = {"forward", "generation"};
+  std::vector<std::string> shapes = {"1x1024", "8x256", "512+310+228+172+139+106+78+52"};
+  std::vector<std::string> extents = {"captured_layers", "all_layers", "top1"};
+  std::string prompts;
+  int64_t slots = 64, new_tokens = 200;
+  double seconds = 4;
+  ReportFormat format = ReportFormat::kText;
+};
+
+struct Prompts {
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<int64_t> stop_token_ids;
+};
+
+Extent extent_named(const std::string& name) {
+  if (name == "captured_layers") return Extent::kCapturedLayers;
+  return name == "all_layers" ? Extent::kAllLayers : Extent::kTop1;
+}
+
+/// "8x256": eight sequences of 256 tokens; "512+310": one of each length.
+Result<Lengths> parse_shape(const std::string& shape) {
+  const bool equal = shape.find('x') != std::string::npos;
+  Lengths numbers;
+  std::istringstream parts(shape);
+  bool valid = true;
+  for (std::string part; std::getline(parts, part, equal ? 'x' : '+');) {
+    const char* end = part.data() + part.size();
+    numbers.push_back(0);
+    const auto [stop, error] = std::from_chars(part.data(), end, numbers.back());
+    valid = valid && error == std::errc() && stop == end && numbers.back() > 0 &&
+            numbers.back() <= kShapeNumberMax;
+  }
+  if (!valid || numbers.empty() || (equal && numbers.size() != 2)) {
+    return invalid_argument(fmt::format(
+        "--shape {} is neither COUNTxLENGTH nor lengths joined by +, numbers from 1 to {}", shape,
+        kShapeNumberMax));
+  }
+  return equal ? Lengths(static_cast<size_t>(numbers[0]), numbers[1]) : numbers;
 }
 
 PackedSequences random_rows(const Lengths& lengths, int64_t vocab_size) {
@@ -48,110 +85,181 @@ PackedSequences random_rows(const Lengths& lengths, int64_t vocab_size) {
   return rows;
 }
 
-void report(const std::string& what, double tokens, std::vector<Taken> taken) {
-  std::ranges::sort(taken, {}, &Taken::wall_seconds);
-  const double best = taken.front().wall_seconds, median = taken[taken.size() / 2].wall_seconds;
-  const double cpu = std::ranges::min(taken, {}, &Taken::cpu_seconds).cpu_seconds;
-  fmt::print("  {:<46} best {:>8.1f} tokens/s, median {:>8.1f}, by processor time {:>8.1f}\n", what,
-             tokens / best, tokens / median, tokens / cpu);
-  std::fflush(stdout);
+/// Prompts of 64 random tokens that nothing stops.
+Prompts random_prompts(int64_t count, int64_t vocab_size) {
+  Prompts prompts;
+  for (int64_t i = 0; i < count; ++i) {
+    prompts.ids.push_back(random_rows({64}, vocab_size).token_ids);
+    prompts.ids.back()[0] = static_cast<int32_t>(i % vocab_size);
+  }
+  return prompts;
 }
 
-enum class Extent { kCapturedLayers, kTop1 };
+/// Reads {"prompts": [[id, ...], ...], "stop_token_ids": [id, ...]}.
+Result<Prompts> read_prompts(const std::string& path) {
+  PERCHERON_ASSIGN_OR_RETURN(const std::string text, system_files().read_text(path));
+  try {
+    const nlohmann::json file = nlohmann::json::parse(text);
+    return Prompts{file.at("prompts"), file.at("stop_token_ids")};
+  } catch (const nlohmann::json::exception& error) {
+    return data_loss(fmt::format("{}: {}", path, error.what()));
+  }
+}
 
-Status measure(Context& context, Target& target, const std::string& name, const Lengths& lengths,
-               Extent extent, int repeats) {
+/// As --dtype spells it.
+std::string spelling(DType dtype) { return dtype == DType::kBf16 ? "bf16" : "f32"; }
+
+/// The measurement but for its tokens and timings.
+Measurement described(const Context& context, const Target& target, std::string name,
+                      Labels labels) {
+  const DeviceInfo& info = context.device.info();
+  labels.emplace_back("dtype", spelling(target.options().compute_dtype));
+  labels.emplace_back("products", spelling(target.compute_dtype()));
+  labels.emplace_back("device", info.description);
+  return {std::move(name), std::move(labels), info.threads, 0, {}};
+}
+
+Status measure_forward(Context& context, Target& target, const Settings& settings,
+                       const std::string& shape, const std::string& extent_name) {
+  PERCHERON_ASSIGN_OR_RETURN(const Lengths lengths, parse_shape(shape));
+  const Extent extent = extent_named(extent_name);
   const PackedSequences rows = random_rows(lengths, target.config().vocab_size);
   const int64_t count = static_cast<int64_t>(rows.token_ids.size());
   const int64_t hidden = target.config().hidden_size;
-  Status status;
-  std::vector<Taken> taken;
-  for (int i = 0; i <= repeats && status.ok(); ++i) {
+  const auto pass = [&]() -> Status {
     Arena::Scope scope(context.arena);
-    const TensorView captured = context.arena.take(
-        DType::kBf16, {count, static_cast<int64_t>(target.options().capture.size()), hidden});
-    TensorView last, ids;
-    if (extent == Extent::kTop1) {
-      last = context.arena.take(DType::kF32, {count, hidden});
-      ids = context.arena.take(DType::kI32, {count});
-    }
-    const Taken pass = time_of([&] {
-      status = target.forward(context, rows, nullptr, captured, last);
-      if (!status.ok() || extent != Extent::kTop1) return;
-      target.top1(context, last, ids);
-      status = context.stream.wait_idle();
-    });
-    if (i > 0) taken.push_back(pass);  // The first pass warms caches and the arena.
-  }
-  if (status.ok()) {
-    report(fmt::format("{}{}", name, extent == Extent::kTop1 ? ", all layers and top-1" : ""),
-           static_cast<double>(count), taken);
-  }
-  return status;
+    const TensorView captured =
+        context.arena.take(target.options().compute_dtype,
+                           {count, static_cast<int64_t>(target.options().capture.size()), hidden});
+    TensorView last;
+    if (extent != Extent::kCapturedLayers) last = context.arena.take(DType::kF32, {count, hidden});
+    PERCHERON_RETURN_IF_ERROR(target.forward(context, rows, nullptr, captured, last));
+    if (extent != Extent::kTop1) return ok_status();
+    target.top1(context, last, context.arena.take(DType::kI32, {count}));
+    return context.stream.wait_idle();
+  };
+  PERCHERON_RETURN_IF_ERROR(pass());  // Warms caches and the arena.
+  Measurement measurement =
+      described(context, target, fmt::format("forward {}, {}", shape, extent_name),
+                {{"case", "forward"}, {"shape", shape}, {"extent", extent_name}});
+  measurement.tokens = static_cast<double>(count);
+  PERCHERON_ASSIGN_OR_RETURN(measurement.timings, time_runs({settings.seconds, 3}, pass));
+  report(measurement, settings.format);
+  return ok_status();
 }
 
-Status measure_generation(Context& context, Target& target, int64_t slots, int64_t new_tokens) {
-  std::vector<std::vector<int32_t>> prompts;
-  for (int64_t i = 0; i < slots; ++i) {
-    prompts.push_back(random_rows({64}, target.config().vocab_size).token_ids);
-    prompts.back()[0] = static_cast<int32_t>(i);
-  }
+Status measure_generation(Context& context, Target& target, const Settings& settings,
+                          const Prompts& prompts, int64_t slots) {
   GenerateOptions options;
-  options.new_tokens_max = new_tokens;
+  options.stop_token_ids = prompts.stop_token_ids;
   options.slots = slots;
-  Status status;
-  const Taken taken =
-      time_of([&] { status = generate(context, target, prompts, options).status(); });
-  report(fmt::format("generation, {} slots, 64 + {} tokens", slots, new_tokens),
-         static_cast<double>(slots * new_tokens), {taken});
-  return status;
+  options.new_tokens_max = std::min(kWarmUpTokens, settings.new_tokens);
+  PERCHERON_RETURN_IF_ERROR(generate(context, target, prompts.ids, options).status());
+  options.new_tokens_max = settings.new_tokens;
+  Measurement measurement =
+      described(context, target,
+                fmt::format("generation, {} prompts, {} slots, at most {} tokens",
+                            prompts.ids.size(), slots, settings.new_tokens),
+                {{"case", "generation"}});
+  const auto run = [&]() -> Status {
+    PERCHERON_ASSIGN_OR_RETURN(const std::vector<Generated> answers,
+                               generate(context, target, prompts.ids, options));
+    measurement.tokens = 0;
+    for (const Generated& answer : answers) {
+      measurement.tokens += static_cast<double>(answer.tokens.size());
+    }
+    return ok_status();
+  };
+  PERCHERON_ASSIGN_OR_RETURN(measurement.timings, time_runs({settings.seconds, 1}, run));
+  report(measurement, settings.format);
+  return ok_status();
 }
 
-Status run(const std::string& directory, int repeats, int threads) {
-  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
-                             open_device({DeviceKind::kCpu, 0}, {.threads = threads}));
-  device->bind_thread();
-  const std::unique_ptr<Stream> stream = device->make_stream();
-  fmt::print("{}, {} threads\n", device->info().description, device->info().threads);
-  const std::vector<std::pair<std::string, Lengths>> shapes = {
-      {"1 x 1024", {1024}},
-      {"8 x 256", Lengths(8, 256)},
-      {"512 310 228 172 139 106 78 52", {512, 310, 228, 172, 139, 106, 78, 52}}};
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
-    Arena arena(*device);
-    Context context{*device, *stream, arena};
-    PERCHERON_ASSIGN_OR_RETURN(const ModelConfig config,
-                               read_model_config(system_files(), directory));
-    const int64_t layers = config.num_hidden_layers;
-    TargetOptions options;
-    options.compute_dtype = dtype;
-    options.capture = {std::min<int64_t>(2, layers), layers / 2, std::max<int64_t>(0, layers - 3)};
-    PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Target> target,
-                               Target::load(system_files(), directory, context, options));
-    fmt::print("{}{}\n", dtype_name(dtype),
-               target->compute_dtype() == dtype ? "" : " (products in f32)");
-    for (const auto& [name, lengths] : shapes) {
-      for (const Extent extent : {Extent::kCapturedLayers, Extent::kTop1}) {
-        PERCHERON_RETURN_IF_ERROR(measure(context, *target, name, lengths, extent, repeats));
-      }
-    }
-    PERCHERON_RETURN_IF_ERROR(measure_generation(context, *target, 1, 64));
-    PERCHERON_RETURN_IF_ERROR(measure_generation(context, *target, 64, 64));
+Status generation_cases(Context& context, Target& target, const Settings& settings) {
+  if (!settings.prompts.empty()) {
+    PERCHERON_ASSIGN_OR_RETURN(const Prompts prompts, read_prompts(settings.prompts));
+    return measure_generation(context, target, settings, prompts, settings.slots);
+  }
+  for (const int64_t slots : {int64_t{1}, settings.slots}) {
+    const Prompts prompts = random_prompts(slots, target.config().vocab_size);
+    PERCHERON_RETURN_IF_ERROR(measure_generation(context, target, settings, prompts, slots));
   }
   return ok_status();
+}
+
+Status run(const Settings& settings) {
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::open(settings.engine));
+  Context& context = engine->context();
+  PERCHERON_ASSIGN_OR_RETURN(const ModelConfig config,
+                             read_model_config(system_files(), settings.model));
+  const int64_t layers = config.num_hidden_layers;
+  TargetOptions options;
+  options.compute_dtype = engine->dtype();
+  options.head = std::ranges::count(settings.cases, "generation") > 0 ||
+                 std::ranges::count(settings.extents, "top1") > 0;
+  options.capture = {std::min<int64_t>(2, layers), layers / 2, std::max<int64_t>(0, layers - 3)};
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Target> target,
+                             Target::load(system_files(), settings.model, context, options));
+  if (settings.format == ReportFormat::kText) {
+    fmt::print("{}, {} threads, {}{}\n", context.device.info().description,
+               context.device.info().threads, settings.engine.dtype,
+               target->compute_dtype() == engine->dtype() ? "" : " (products in f32)");
+  }
+  for (const std::string& name : settings.cases) {
+    if (name == "generation") {
+      PERCHERON_RETURN_IF_ERROR(generation_cases(context, *target, settings));
+      continue;
+    }
+    for (const std::string& shape : settings.shapes) {
+      for (const std::string& extent : settings.extents) {
+        PERCHERON_RETURN_IF_ERROR(measure_forward(context, *target, settings, shape, extent));
+      }
+    }
+  }
+  return ok_status();
+}
+
+void add_options(CLI::App& app, Settings& settings) {
+  app.add_option("model", settings.model, "Hugging Face directory of the target")->required();
+  add_engine_options(app, settings.engine);
+  app.add_option("--case", settings.cases, "What to measure: forward, generation")
+      ->check(CLI::IsMember({"forward", "generation"}))
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  app.add_option("--shape", settings.shapes, "Sequences: COUNTxLENGTH, or lengths joined by +")
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  app.add_option("--extent", settings.extents, "How far a forward pass goes")
+      ->check(CLI::IsMember({"captured_layers", "all_layers", "top1"}))
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  app.add_option("--prompts", settings.prompts,
+                 "Prompts of generation, a file of {\"prompts\": [[id, ...], ...], "
+                 "\"stop_token_ids\": [id, ...]}; without it, random ones");
+  app.add_option("--slots", settings.slots, "Sequences in flight while generating")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--new-tokens", settings.new_tokens, "Most new tokens of a prompt")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--seconds", settings.seconds, "How long each case is repeated")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag_callback(
+      "--json", [&settings] { settings.format = ReportFormat::kJson; },
+      "Print each case as one line of JSON");
 }
 
 }  // namespace
 }  // namespace percheron
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    fmt::print(stderr, "usage: target_bench MODEL_DIRECTORY [REPEATS] [THREADS]\n");
-    return 2;
-  }
-  const int repeats = argc > 2 ? std::max(1, std::atoi(argv[2])) : 5;
-  const int threads = argc > 3 ? std::max(1, std::atoi(argv[3])) : 2;
-  const percheron::Status status = percheron::run(argv[1], repeats, threads);
-  if (!status.ok()) fmt::print(stderr, "{}\n", status.message());
-  return status.ok() ? 0 : 1;
+  CLI::App app{"Measures how many real tokens a second the target runs."};
+  percheron::Settings settings;
+  percheron::add_options(app, settings);
+  CLI11_PARSE(app, argc, argv);
+  const percheron::Status status = percheron::run(settings);
+  if (status.ok()) return 0;
+  fmt::print(stderr, "error: {}\n", status.message());
+  return 1;
 }
