@@ -1,12 +1,13 @@
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <memory>
 #include <string>
 
+#include "model/drafter_config.h"
 #include "tools/commands.h"
 #include "tools/engine.h"
 #include "tools/evaluation.h"
+#include "tools/printer.h"
 #include "tools/prompts.h"
 
 namespace percheron {
@@ -23,18 +24,12 @@ struct EvaluateOptions {
   bool json = false;
 };
 
-/// Drafted tokens a round unless told otherwise: a chain of 3, or a whole block.
-int64_t default_draft_length(const Drafter* drafter) {
-  return drafter != nullptr && drafter->config().kind == DrafterKind::kDflash
-             ? drafter->config().block_size - 1
-             : 3;
-}
-
 void show_progress(const Evaluation& evaluation, size_t total) {
   if (isatty(STDERR_FILENO) == 0) return;
-  fmt::print(stderr, "\r\033[K{} of {} prompts, acceptance length {:.3f}",
-             evaluation.prompts.size(), total, evaluation.drafted().counts.acceptance_length());
-  if (evaluation.prompts.size() == total) fmt::print(stderr, "\r\033[K");
+  Printer log(stderr);
+  log.print("\r\033[K{} of {} prompts, acceptance length {:.3f}", evaluation.prompts.size(), total,
+            evaluation.drafted().counts.acceptance_length());
+  if (evaluation.prompts.size() == total) log.write("\r\033[K");
 }
 
 Status evaluate(const EvaluateOptions& options) {
@@ -48,15 +43,17 @@ Status evaluate(const EvaluateOptions& options) {
   evaluation.generate.temperature = options.temperature;
   evaluation.generate.seed = options.seed;
   evaluation.generate.stop_token_ids = engine->target().config().eos_token_ids;
-  evaluation.draft_length =
-      options.draft_length > 0 ? options.draft_length : default_draft_length(engine->drafter());
+  const Drafter* drafter = engine->drafter();
+  evaluation.draft_length = options.draft_length > 0 ? options.draft_length
+                            : drafter != nullptr     ? default_draft_length(drafter->config())
+                                                     : kChainDraftLength;
   const auto progress = [&](const Evaluation& so_far) { show_progress(so_far, prompts.size()); };
   PERCHERON_ASSIGN_OR_RETURN(const Evaluation result,
                              evaluate_prompts(engine->context(), engine->target(),
                                               engine->drafter(), prompts, evaluation, progress));
-  fmt::print("{}",
-             options.json ? evaluation_json(result).dump(2) + "\n" : evaluation_table(result));
-  return ok_status();
+  Printer out(stdout);
+  out.write(options.json ? evaluation_json(result).dump(2) + "\n" : evaluation_table(result));
+  return out.status();
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "model/generation.h"
 #include "tools/commands.h"
 #include "tools/engine.h"
+#include "tools/printer.h"
 #include "tools/prompts.h"
 
 namespace percheron {
@@ -44,12 +45,13 @@ Status write_answers(const GenerateCommandOptions& options, LazyTokenizer& token
                      const std::vector<Generated>& answers) {
   PERCHERON_ASSIGN_OR_RETURN(Tokenizer* const decoder, tokenizer.get());
   std::string lines;
+  Printer out(stdout);
   for (size_t i = 0; i < answers.size(); ++i) {
     std::vector<int32_t> shown = answers[i].tokens;
     if (answers[i].stopped) shown.pop_back();
     PERCHERON_ASSIGN_OR_RETURN(const Decoded decoded, decoder->decode(shown));
     if (options.out.empty()) {
-      fmt::print("{}{}\n", answers.size() > 1 ? fmt::format("--- {}\n", i) : "", decoded.text);
+      out.print("{}{}\n", answers.size() > 1 ? fmt::format("--- {}\n", i) : "", decoded.text);
       continue;
     }
     lines += nlohmann::ordered_json{{"index", i},
@@ -59,7 +61,7 @@ Status write_answers(const GenerateCommandOptions& options, LazyTokenizer& token
                  .dump() +
              "\n";
   }
-  return options.out.empty() ? ok_status()
+  return options.out.empty() ? out.status()
                              : write_text_atomically(system_files(), options.out, lines);
 }
 
@@ -70,6 +72,7 @@ Status run_generate(const GenerateCommandOptions& options) {
   PERCHERON_RETURN_IF_ERROR(engine->load(system_files(), options.target, ""));
   GenerateOptions generate_options = options.generate;
   generate_options.stop_token_ids = engine->target().config().eos_token_ids;
+  Printer log(stderr);
   const auto start = std::chrono::steady_clock::now();
   double said = 0;
   int64_t done = 0;
@@ -78,7 +81,7 @@ Status run_generate(const GenerateCommandOptions& options) {
     const double seconds = seconds_since(start);
     if (seconds - said < kProgressSeconds) return;
     said = seconds;
-    fmt::print(stderr, "{} tokens, {:.0f} tokens/s\n", done, static_cast<double>(done) / seconds);
+    log.print("{} tokens, {:.0f} tokens/s\n", done, static_cast<double>(done) / seconds);
   };
   PERCHERON_ASSIGN_OR_RETURN(
       const std::vector<Generated> answers,
@@ -87,8 +90,8 @@ Status run_generate(const GenerateCommandOptions& options) {
   for (const Generated& answer : answers) tokens += static_cast<int64_t>(answer.tokens.size());
   const double seconds = seconds_since(start);
   PERCHERON_RETURN_IF_ERROR(write_answers(options, tokenizer, answers));
-  fmt::print(stderr, "{} answers, {} tokens in {:.1f} s, {:.0f} tokens/s\n", answers.size(), tokens,
-             seconds, static_cast<double>(tokens) / seconds);
+  log.print("{} answers, {} tokens in {:.1f} s, {:.0f} tokens/s\n", answers.size(), tokens, seconds,
+            static_cast<double>(tokens) / seconds);
   return ok_status();
 }
 

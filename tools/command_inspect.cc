@@ -12,20 +12,21 @@
 #include "model/drafter_config.h"
 #include "model/drafter_files.h"
 #include "tools/commands.h"
+#include "tools/printer.h"
 
 namespace percheron {
 namespace {
 
-void print_tensors(const SafetensorsFile& file) {
+void print_tensors(Printer& out, const SafetensorsFile& file) {
   size_t bytes = 0;
   for (const auto& [name, view] : file.tensors()) bytes += view.bytes();
-  fmt::print("{}: {} tensors, {}\n", file.path(), file.tensors().size(), format_bytes(bytes));
-  for (const auto& [key, value] : file.metadata()) fmt::print("  metadata {}: {}\n", key, value);
-  for (const auto& [name, view] : file.tensors()) fmt::print("  {:<52} {}\n", name, describe(view));
+  out.print("{}: {} tensors, {}\n", file.path(), file.tensors().size(), format_bytes(bytes));
+  for (const auto& [key, value] : file.metadata()) out.print("  metadata {}: {}\n", key, value);
+  for (const auto& [name, view] : file.tensors()) out.print("  {:<52} {}\n", name, describe(view));
 }
 
-void print_shard(const TokenDataset& data) {
-  fmt::print(
+void print_shard(Printer& out, const TokenDataset& data) {
+  out.print(
       "{} samples, {} tokens, {} supervised ({:.1f}%), {} samples without supervision, vocabulary "
       "{}\n",
       format_count(static_cast<uint64_t>(data.samples())),
@@ -36,67 +37,69 @@ void print_shard(const TokenDataset& data) {
       data.samples_without_supervision(), data.passport().vocab_size);
 }
 
-void print_target(const ModelConfig& config) {
-  fmt::print("target: {} ({}), {} layers, hidden {}, heads {}/{} of {}, MLP {}, vocabulary {}{}\n",
-             config.model_type, config.dtype, config.num_hidden_layers, config.hidden_size,
-             config.num_attention_heads, config.num_key_value_heads, config.head_dim,
-             config.intermediate_size, config.vocab_size,
-             config.tie_word_embeddings ? ", tied head" : "");
-  fmt::print("  rope theta {}, rms eps {}, positions {}\n", config.rope.theta, config.rms_norm_eps,
-             config.max_position_embeddings);
+void print_target(Printer& out, const ModelConfig& config) {
+  out.print("target: {} ({}), {} layers, hidden {}, heads {}/{} of {}, MLP {}, vocabulary {}{}\n",
+            config.model_type, config.dtype, config.num_hidden_layers, config.hidden_size,
+            config.num_attention_heads, config.num_key_value_heads, config.head_dim,
+            config.intermediate_size, config.vocab_size,
+            config.tie_word_embeddings ? ", tied head" : "");
+  out.print("  rope theta {}, rms eps {}, positions {}\n", config.rope.theta, config.rms_norm_eps,
+            config.max_position_embeddings);
 }
 
-void print_drafter(const DrafterFile& file) {
+void print_drafter(Printer& out, const DrafterFile& file) {
   const DrafterConfig& config = file.config;
   const bool eagle = config.kind == DrafterKind::kEagle3;
-  fmt::print("drafter: {}, {} layers, hidden {}, reads the states after target layers {} (of {})\n",
-             eagle ? "EAGLE-3" : "DFlash", config.body.num_hidden_layers, config.body.hidden_size,
-             fmt::join(config.capture, ", "), config.num_target_layers);
+  out.print("drafter: {}, {} layers, hidden {}, reads the states after target layers {} (of {})\n",
+            eagle ? "EAGLE-3" : "DFlash", config.body.num_hidden_layers, config.body.hidden_size,
+            fmt::join(config.capture, ", "), config.num_target_layers);
   if (eagle) {
-    fmt::print(
+    out.print(
         "  draft vocabulary {} of {}, norm_before_residual {}, norm_before_fc {}, norm_output {}\n",
         config.draft_vocab_size, config.body.vocab_size, config.norm_before_residual,
         config.norm_before_fc, config.norm_output);
   } else {
-    fmt::print("  block {} (drafts {} tokens a round), mask token {}\n", config.block_size,
-               config.block_size - 1, config.mask_token_id);
+    out.print("  block {} (drafts {} tokens a round), mask token {}\n", config.block_size,
+              config.block_size - 1, config.mask_token_id);
   }
 }
 
 Status inspect_file(FileSystem& files, const std::string& path) {
+  Printer out(stdout);
   PERCHERON_ASSIGN_OR_RETURN(const SafetensorsFile file, SafetensorsFile::open(files, path));
-  print_tensors(file);
+  print_tensors(out, file);
   const auto format = file.metadata().find("format");
-  if (format == file.metadata().end() || format->second != kTokenShardFormat) return ok_status();
+  if (format == file.metadata().end() || format->second != kTokenShardFormat) return out.status();
   const std::array<std::string, 1> paths{path};
   PERCHERON_ASSIGN_OR_RETURN(const TokenDataset data, TokenDataset::open(files, paths));
-  print_shard(data);
-  return ok_status();
+  print_shard(out, data);
+  return out.status();
 }
 
 /// A model directory: a target if its family is known, else a drafter.
 Status inspect_directory(FileSystem& files, const std::string& path) {
+  Printer out(stdout);
   const Result<ModelConfig> target = read_model_config(files, path);
   const Result<DrafterFile> drafter = read_drafter(files, path, nullptr);
   if (drafter.ok()) {
-    print_drafter(*drafter);
-    print_tensors(drafter->file);
-    return ok_status();
+    print_drafter(out, *drafter);
+    print_tensors(out, drafter->file);
+    return out.status();
   }
   if (!target.ok()) {
     return invalid_argument(
         fmt::format("{} is neither a target nor a drafter.\n  as a target: {}\n  as a drafter: {}",
                     path, target.status().message(), drafter.status().message()));
   }
-  print_target(*target);
+  print_target(out, *target);
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(path));
   for (const std::string& name : names) {
     if (!name.ends_with(".safetensors")) continue;
     PERCHERON_ASSIGN_OR_RETURN(const SafetensorsFile file,
                                SafetensorsFile::open(files, join_path(path, name)));
-    print_tensors(file);
+    print_tensors(out, file);
   }
-  return ok_status();
+  return out.status();
 }
 
 Status inspect(const std::string& path) {

@@ -1,10 +1,10 @@
 // The percheron program: one binary, one subcommand per verb.
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
+#include <cstdio>
 
 #include "tools/commands.h"
+#include "tools/printer.h"
 
 int main(int argc, char** argv) {
   CLI::App app{
@@ -22,6 +22,6 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   const percheron::Status status = chosen();
   if (status.ok()) return 0;
-  fmt::print(stderr, "error: {}\n", status.message());
+  percheron::Printer(stderr).print("error: {}\n", status.message());
   return 1;
 }

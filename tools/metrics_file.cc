@@ -15,6 +15,11 @@ Json with_scalars(Json line, const Scalars& scalars) {
   return line;
 }
 
+/// Never throws: bytes of a path or a name that are no UTF-8 become U+FFFD.
+std::string text_of(const Json& line) {
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<MetricsFile>> MetricsFile::open(FileSystem& files, const Clock& clock,
@@ -37,7 +42,7 @@ void MetricsFile::on_step(const StepReport& report) {
                   {"step", report.step},
                   {"epoch", report.epoch},
                   {"time", clock_.unix_seconds()}};
-  write(with_scalars(head, step_scalars(report)).dump());
+  write(text_of(with_scalars(head, step_scalars(report))));
 }
 
 void MetricsFile::on_evaluation(const EvaluationReport& report) {
@@ -45,22 +50,21 @@ void MetricsFile::on_evaluation(const EvaluationReport& report) {
                   {"step", report.step},
                   {"time", clock_.unix_seconds()},
                   {"best", report.best}};
-  write(with_scalars(head, evaluation_scalars(report)).dump());
+  write(text_of(with_scalars(head, evaluation_scalars(report))));
 }
 
 void MetricsFile::on_checkpoint(const CheckpointReport& report) {
-  write(Json{{"kind", "checkpoint"},
-             {"step", report.step},
-             {"time", clock_.unix_seconds()},
-             {"directory", report.directory},
-             {"bytes", report.bytes},
-             {"seconds", report.seconds},
-             {"error", report.error}}
-            .dump());
+  write(text_of(Json{{"kind", "checkpoint"},
+                     {"step", report.step},
+                     {"time", clock_.unix_seconds()},
+                     {"directory", report.directory},
+                     {"bytes", report.bytes},
+                     {"seconds", report.seconds},
+                     {"error", report.error}}));
 }
 
 void MetricsFile::on_event(const std::string& text) {
-  write(Json{{"kind", "event"}, {"time", clock_.unix_seconds()}, {"text", text}}.dump());
+  write(text_of(Json{{"kind", "event"}, {"time", clock_.unix_seconds()}, {"text", text}}));
 }
 
 void MetricsFile::on_end(const RunSummary& summary) {
@@ -75,7 +79,7 @@ void MetricsFile::on_end(const RunSummary& summary) {
             {"pool_bytes_peak", summary.pool_bytes_peak},
             {"stopped_early", summary.stopped_early}};
   for (const auto& [name, count] : summary.counters) line["counters"][name] = count;
-  write(line.dump());
+  write(text_of(line));
 }
 
 }  // namespace percheron

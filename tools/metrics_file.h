@@ -10,9 +10,8 @@
 namespace percheron {
 
 /// Appends one JSON object a line to metrics.jsonl: {"kind": "step", "step": 10, "epoch": 0,
-/// "time": ..., "train/loss":
-/// ...}; kinds step, evaluation, checkpoint, event, end. After a resume some steps stand twice: the
-/// later line counts.
+/// "time": ..., "train/loss": ...}; kinds step, evaluation, checkpoint, event, end
+/// (docs/formats.md). After a resume some steps stand twice: the later line counts.
 class MetricsFile : public RunObserver {
  public:
   static Result<std::unique_ptr<MetricsFile>> open(FileSystem& files, const Clock& clock,

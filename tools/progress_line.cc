@@ -1,11 +1,11 @@
 #include "tools/progress_line.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <string_view>
 
+#include "base/log.h"
 #include "base/units.h"
 
 namespace percheron {
@@ -53,11 +53,17 @@ std::string format_evaluation(const EvaluationReport& report) {
 
 void ProgressLine::print_above(const std::string& text) {
   if (style_ == Style::kTerminal) {
-    fmt::print(out_, "\r\033[K{}\n{}", text, line_);
+    show(fmt::format("\r\033[K{}\n{}", text, line_));
   } else {
-    fmt::print(out_, "{}\n", text);
+    show(text + "\n");
   }
-  std::fflush(out_);
+}
+
+void ProgressLine::show(const std::string& text) {
+  if (!out_.status().ok()) return;
+  out_.write(text);
+  if (!out_.status().ok())
+    log_warning("progress is not shown any more, the run goes on: {}", out_.status().message());
 }
 
 void ProgressLine::on_step(const StepReport& report) {
@@ -67,11 +73,10 @@ void ProgressLine::on_step(const StepReport& report) {
   last_ns_ = now;
   line_ = format_progress(report);
   if (style_ == Style::kTerminal) {
-    fmt::print(out_, "\r\033[K{}", line_);
+    show("\r\033[K" + line_);
   } else {
-    fmt::print(out_, "{}\n", line_);
+    show(line_ + "\n");
   }
-  std::fflush(out_);
 }
 
 void ProgressLine::on_evaluation(const EvaluationReport& report) {
@@ -80,8 +85,7 @@ void ProgressLine::on_evaluation(const EvaluationReport& report) {
 
 void ProgressLine::on_checkpoint(const CheckpointReport& report) {
   if (!report.error.empty()) {
-    print_above(fmt::format("checkpoint of step {} failed, training goes on: {}", report.step,
-                            report.error));
+    print_above(fmt::format("checkpoint of step {} failed: {}", report.step, report.error));
   } else {
     print_above(fmt::format("checkpoint: {} ({}, {})", report.directory, format_bytes(report.bytes),
                             format_duration(report.seconds)));

@@ -5,16 +5,20 @@
 
 #include "actors/observer.h"
 #include "base/clock.h"
+#include "tools/printer.h"
 
 namespace percheron {
 
-/// "step 830/1600 (52%) | loss 6.53 | acc .55 .48 .44 | accept 1.58 | I 1,210 tok/s T 1,890 tok/s |
-/// wait 3% | pool 12 MiB | eta 6 min"
+/// "step 830/1600 (52%) | loss 6.530 | acc 0.55 0.48 0.44 | accept 1.58 | I 1,210 T 1,890 tok/s |
+/// wait 3% | pool 12.0 MiB | eta 6 min 00 s". acc: share of right drafts by position; accept: the
+/// simulated acceptance length; I (inference) and T (training): tokens a second that targets and
+/// trainers do while they are busy; wait: the trainers' share of time without work; pool: bytes of
+/// features in flight.
 std::string format_progress(const StepReport& report);
 std::string format_evaluation(const EvaluationReport& report);
 
 /// Shows a run to a person: one line that is rewritten on a terminal; elsewhere one line every few
-/// seconds.
+/// seconds. Output that can't be written is given up with a warning; the run does not notice.
 class ProgressLine : public RunObserver {
  public:
   enum class Style { kTerminal, kPlain };
@@ -29,8 +33,9 @@ class ProgressLine : public RunObserver {
 
  private:
   void print_above(const std::string& text);
+  void show(const std::string& text);
 
-  std::FILE* out_;
+  Printer out_;
   Style style_;
   const Clock& clock_;
   int64_t last_ns_ = 0;

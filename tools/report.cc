@@ -152,8 +152,9 @@ std::string report_html(const ReportData& data, const MetricsHistory& history) {
 
 Status write_report(FileSystem& files, const std::string& directory, const ReportData& data,
                     const MetricsHistory& history) {
-  PERCHERON_RETURN_IF_ERROR(write_text_atomically(files, join_path(directory, "report.json"),
-                                                  data.figures.dump(2) + "\n"));
+  PERCHERON_RETURN_IF_ERROR(write_text_atomically(
+      files, join_path(directory, "report.json"),
+      data.figures.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"));
   return write_text_atomically(files, join_path(directory, "report.html"),
                                report_html(data, history));
 }
