@@ -59,9 +59,10 @@ Status count_memory(const std::shared_ptr<const RunSetup>& setup, FileSystem& fi
   PERCHERON_ASSIGN_OR_RETURN(
       const std::unique_ptr<Target> target,
       Target::load(files, setup->config.target().path(), device->context(), options));
-  PERCHERON_ASSIGN_OR_RETURN(const Features features,
-                             capture_features(device->context(), *target, batch,
-                                              setup->features.dtype, setup->features.has_top1));
+  PERCHERON_ASSIGN_OR_RETURN(
+      const Features features,
+      capture_features(device->context(), *target, batch, setup->features.dtype,
+                       setup->features.has_top1 ? Top1::kYes : Top1::kNo));
   const uint64_t target_bytes = device->bytes();
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> other, CountingDevice::open());
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<DrafterTrainer> trainer,

@@ -61,7 +61,7 @@ Result<std::unique_ptr<DrafterTrainer>> DrafterTrainer::make(Context& context, F
     PERCHERON_ASSIGN_OR_RETURN(const DrafterFile file,
                                read_drafter(files, given.init_from(), &setup->target));
     PERCHERON_ASSIGN_OR_RETURN(const InitialValues values,
-                               init_from(context, *trainer->drafter_, file));
+                               init_from(context, *trainer->drafter_, file, parts.embedding));
     log_initial_values(values, given.init_from().c_str());
   }
   PERCHERON_ASSIGN_OR_RETURN(trainer->optimizer_, Optimizer::make(context, setup->optimizer,

@@ -7,12 +7,11 @@
 
 namespace percheron {
 
-/// One draft-verify round: `accepted` is the length of the prefix of `draft` that the target agrees
-/// with; `verified` = the target's own tokens up to and including the bonus token (accepted + 1 of
-/// them).
+/// One draft-verify round. It yields accepted + 1 tokens: those drafts and the bonus token, which
+/// is the target's own.
 struct Round {
-  int64_t drafted = 0;
-  int64_t accepted = 0;
+  int64_t drafted = 0;   // tokens that were drafted
+  int64_t accepted = 0;  // those of their prefix with which the target agrees
 };
 
 /// Longest n with draft[i] == target[i] for all i < n.
@@ -29,10 +28,13 @@ class AcceptanceCounts {
   int64_t rounds() const { return rounds_; }
   int64_t drafted() const { return drafted_; }
   int64_t accepted() const { return accepted_; }
-  double acceptance_length() const;                   // 1 + accepted / rounds; 1 without rounds
-  std::vector<double> accepted_per_position() const;  // share of rounds with accepted > j
-  std::vector<std::optional<double>> conditional_per_position()
-      const;  // P(accepted > j | accepted >= j)
+  /// 1 + accepted / rounds; 1 without rounds.
+  double acceptance_length() const;
+  /// [j] = share of the rounds with accepted > j.
+  std::vector<double> accepted_per_position() const;
+  /// [j] = share of the rounds with accepted >= j that have accepted > j; none where there are
+  /// none.
+  std::vector<std::optional<double>> conditional_per_position() const;
 
  private:
   int64_t rounds_ = 0, drafted_ = 0, accepted_ = 0;

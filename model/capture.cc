@@ -84,7 +84,7 @@ Status fill_top1(Context& context, Target& target, ConstTensorView last, Feature
 }  // namespace
 
 Result<Features> capture_features(Context& context, Target& target, const MicroBatch& batch,
-                                  DType feature_dtype, bool with_top1) {
+                                  DType feature_dtype, Top1 top1) {
   PERCHERON_CHECK(feature_dtype == DType::kF32 || feature_dtype == DType::kBf16,
                   "features are f32 or bf16");
   PERCHERON_CHECK(batch.loss_mask.size() == batch.token_ids.size() &&
@@ -104,7 +104,7 @@ Result<Features> capture_features(Context& context, Target& target, const MicroB
   if (features.slots > 0) {
     captured = context.arena.take(feature_dtype, {tokens, features.slots, features.hidden_size});
   }
-  if (with_top1) last = context.arena.take(DType::kF32, {tokens, features.hidden_size});
+  if (top1 == Top1::kYes) last = context.arena.take(DType::kF32, {tokens, features.hidden_size});
   PERCHERON_RETURN_IF_ERROR(target.forward(context, sequences_of(batch), nullptr, captured, last));
   features.hidden_states.resize(captured.present() ? captured.bytes() : 0);
   if (captured.present()) {
@@ -113,7 +113,7 @@ Result<Features> capture_features(Context& context, Target& target, const MicroB
     PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
     PERCHERON_RETURN_IF_ERROR(check_features(features, options, target.config().num_hidden_layers));
   }
-  if (with_top1) PERCHERON_RETURN_IF_ERROR(fill_top1(context, target, last, features));
+  if (top1 == Top1::kYes) PERCHERON_RETURN_IF_ERROR(fill_top1(context, target, last, features));
   return features;
 }
 

@@ -39,8 +39,8 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool qk_norm = false;  // a norm per head before rotary (qwen3)
-  std::vector<int64_t>
-      sliding_window;  // per layer; 0 = full attention, W = W keys including the token itself
+  /// Per layer; 0 = full attention, W = W keys including the token itself.
+  std::vector<int64_t> sliding_window;
   RopeConfig rope;
   std::string dtype = "float32";  // as stated: float32, float16, bfloat16
   std::optional<int64_t> bos_token_id, pad_token_id;

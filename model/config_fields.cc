@@ -5,15 +5,9 @@
 #include <cmath>
 
 #include "base/json.h"
+#include "kernels/ops.h"
 
 namespace percheron {
-
-std::string shown(const nlohmann::json& value) {
-  constexpr size_t kShownBytesMax = 80;
-  std::string text = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-  if (text.size() > kShownBytesMax) text = text.substr(0, kShownBytesMax) + "...";
-  return text;
-}
 
 ConfigFields::ConfigFields(const nlohmann::json& object, std::string what)
     : object_(object), what_(std::move(what)) {
@@ -108,6 +102,24 @@ void ConfigFields::refuse(std::string_view key, std::string_view reason) {
 
 void ConfigFields::fail(Status status) {
   if (status_.ok()) status_ = std::move(status);
+}
+
+void check_heads(ConfigFields& fields, const ModelConfig& config) {
+  if (!fields.status().ok()) return;
+  const int64_t heads = config.num_attention_heads, key_heads = config.num_key_value_heads;
+  if (heads % key_heads != 0) {
+    fields.refuse("num_attention_heads",
+                  fmt::format("it must be a multiple of num_key_value_heads = {}", key_heads));
+  } else if (heads / key_heads > kHeadsPerKeyHeadMax) {
+    fields.refuse("num_attention_heads",
+                  fmt::format("at most {} heads may share one of the {} key heads",
+                              kHeadsPerKeyHeadMax, key_heads));
+  }
+  if (config.head_dim < 2 || config.head_dim > kHeadDimMax || config.head_dim % 2 != 0) {
+    fields.fail(invalid_argument(
+        fmt::format("{}: \"head_dim\" is {}: it must be an even number from 2 to {}", fields.what(),
+                    config.head_dim, kHeadDimMax)));
+  }
 }
 
 }  // namespace percheron

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/config.h"
 
 namespace percheron {
 
@@ -47,7 +48,8 @@ class ConfigFields {
   Status status_;
 };
 
-/// A JSON value as messages show it: whole when short, else its beginning.
-std::string shown(const nlohmann::json& value);
+/// Refuses heads that attention() does not support: a head_dim that is odd or above kHeadDimMax,
+/// whether stated or derived; query heads that no key heads share evenly or that too many share.
+void check_heads(ConfigFields& fields, const ModelConfig& config);
 
 }  // namespace percheron

@@ -47,11 +47,6 @@ Status check_config(const DrafterConfig& config, const TargetParts& target,
   return check_draft_ids(draft_ids, target.head.dim(0));
 }
 
-int64_t window_of(const DrafterConfig& config, int64_t layer) {
-  const auto& windows = config.body.sliding_window;
-  return layer < static_cast<int64_t>(windows.size()) ? windows[layer] : 0;
-}
-
 }  // namespace
 
 DflashDrafter::DflashDrafter(Context& context, const DrafterConfig& config,
@@ -86,11 +81,11 @@ Result<std::unique_ptr<DflashDrafter>> DflashDrafter::make(Context& context,
       new DflashDrafter(context, config, target, std::move(draft_ids), dtype));
   PERCHERON_RETURN_IF_ERROR(drafter->list_.status());
   PERCHERON_RETURN_IF_ERROR(drafter->list_.initialise(context, seed));
-  drafter->fc_proj_ =
-      std::make_unique<Linear>(context, std::vector<Parameter*>{drafter->fc_}, dtype, false);
+  drafter->fc_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{drafter->fc_},
+                                               dtype, Products::kForward);
   for (const auto& layer : drafter->layers_) layer->build(context, dtype);
-  drafter->head_ =
-      std::make_unique<FrozenHead>(context, target.head, drafter->draft_ids_, dtype, true);
+  drafter->head_ = std::make_unique<FrozenHead>(context, target.head, drafter->draft_ids_, dtype,
+                                                Products::kForwardAndBackward);
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
   return drafter;
 }
@@ -149,7 +144,7 @@ Result<StepSums> DflashDrafter::forward_backward_at(Context& context, const Feat
   run.shared.query_positions =
       run.shared.key_positions.rows(blocks.tokens, blocks.tokens + queries);
   std::vector<std::vector<int32_t>> intervals;
-  for (int64_t i = 0; i < static_cast<int64_t>(layers_.size()); ++i) {
+  for (size_t i = 0; i < layers_.size(); ++i) {
     intervals.push_back(dflash_intervals(blocks, config_, window_of(config_, i)));
     run.layers.emplace_back();
     run.layers.back().intervals = upload(context, intervals.back(), {queries, 4});

@@ -15,7 +15,7 @@ namespace percheron {
 
 /// A DFlash drafter in training: blocks of one clean token and masks, drafted at once over the
 /// fused captured states, compared with the data's tokens or the target's distribution through the
-/// target's frozen head. Source: arXiv 2602.06036; algorithms.md section 1.
+/// target's frozen head. Source: arXiv 2602.06036; docs/training.md, "DFlash: blocks".
 class DflashDrafter final : public Drafter {
  public:
   /// kInvalidArgument names what in `config` does not fit `target` or is not supported.
@@ -84,8 +84,6 @@ class DflashDrafter final : public Drafter {
   void compare(Context& context, const DflashBlocks& blocks, const LossConfig& loss,
                Gradient gradient, const Chunk& chunk, const Run& run, Results& results,
                TensorView dnormed) const;
-  TensorView teach(Context& context, const DflashBlocks& blocks, const Chunk& chunk,
-                   const Run& run) const;
 
   DrafterConfig config_;
   TargetParts target_;

@@ -148,6 +148,11 @@ Result<DflashBlocks> plan_dflash_blocks(const Features& features, const DrafterC
   return blocks;
 }
 
+int64_t window_of(const DrafterConfig& config, size_t layer) {
+  const std::vector<int64_t>& windows = config.body.sliding_window;
+  return layer < windows.size() ? windows[layer] : 0;
+}
+
 std::vector<int32_t> dflash_intervals(const DflashBlocks& blocks, const DrafterConfig& config,
                                       int64_t window) {
   std::vector<int32_t> intervals;

@@ -25,7 +25,7 @@ std::vector<DflashAnchor> draw_anchors(const MicroBatch& batch, const LossConfig
 
 /// Blocks of S slots and what they learn: slot s of a block with anchor a is the token at position
 /// a + s, predicted at its own slot (no shift: SpecForge#471, #473); slot 0 is the anchor and
-/// learns nothing. Source: algorithms.md 1.1-1.4.
+/// learns nothing. Source: docs/training.md, "DFlash: blocks".
 struct DflashBlocks {
   int64_t tokens = 0;                 // T
   int64_t block_size = 0;             // S
@@ -38,16 +38,16 @@ struct DflashBlocks {
 
   // Of every slot that is trained; R of them.
   std::vector<int32_t> rows;  // [R] n S + s
-  std::vector<int32_t>
-      labels;  // [R] draft row of the data's token, 0 if it has none (teacher losses only)
-  std::vector<int32_t>
-      teacher_rows;  // [R] row of the last hidden states that predicts the slot: a + s - 1
+  /// [R] draft row of the data's token, 0 if it has none (teacher losses only).
+  std::vector<int32_t> labels;
+  /// [R] row of the last hidden states that predicts the slot: a + s - 1.
+  std::vector<int32_t> teacher_rows;
   std::vector<float> weights;  // [R]
 
   // For metrics. status[n S + s]: index into rows, or one of these.
   static constexpr int32_t kUnsupervised = -1;
-  static constexpr int32_t kOutsideDraftVocab =
-      -2;  // supervised, but the drafter can't say the token
+  /// Supervised, but the drafter can't say the token.
+  static constexpr int32_t kOutsideDraftVocab = -2;
   std::vector<int32_t> status;
   std::vector<int32_t> truth;  // [R] target id that a right draft has, -1 if only the teacher knows
 
@@ -62,6 +62,9 @@ struct DflashBlocks {
 Result<DflashBlocks> plan_dflash_blocks(const Features& features, const DrafterConfig& config,
                                         const LossConfig& loss, std::vector<DflashAnchor> anchors,
                                         std::span<const int32_t> to_draft);
+
+/// The window of a draft layer, 0 for full attention.
+int64_t window_of(const DrafterConfig& config, size_t layer);
 
 /// [N S, 4] keys that each query row sees in a layer of `window` keys (0 = full attention): context
 /// rows before its anchor, by original position (SpecForge#470), and its own block. Keys: T context

@@ -1,16 +1,9 @@
 // Drafting with a DFlash drafter: context rows leave keys and values behind, blocks leave nothing.
 
-#include <algorithm>
-
 #include "model/dflash.h"
+#include "model/greedy_choice.h"
 
 namespace percheron {
-namespace {
-
-// Rows whose logits are held at once.
-constexpr int64_t kLogitRows = 256;
-
-}  // namespace
 
 void DflashLayer::append(Context& context, const RopeTable& rope, ConstTensorView rows,
                          ConstTensorView positions, TensorView keys, TensorView values) const {
@@ -67,16 +60,12 @@ void DflashDrafter::embed(Context& context, ConstTensorView ids, TensorView x) c
 
 void DflashDrafter::choose(Context& context, ConstTensorView x, TensorView choice) const {
   const Ops& ops = context.device.ops();
-  for (int64_t begin = 0; begin < x.dim(0); begin += kLogitRows) {
-    const Arena::Scope scope(context.arena);
-    const int64_t end = std::min(x.dim(0), begin + kLogitRows);
+  const auto logits_of = [&](int64_t begin, int64_t end, TensorView logits) {
     const TensorView normed = context.arena.take(dtype_, {end - begin, config_.body.hidden_size});
-    const TensorView logits =
-        context.arena.take(DType::kF32, {end - begin, config_.draft_vocab_size});
     ops.rms_norm(context, x.rows(begin, end), norm_->value, epsilon_, normed, TensorView());
     head_->forward(context, normed, logits);
-    ops.argmax(context, logits, choice.rows(begin, end));
-  }
+  };
+  choose_greedily(context, x.dim(0), config_.draft_vocab_size, choice, logits_of);
 }
 
 }  // namespace percheron

@@ -35,9 +35,12 @@ DflashLayer::DflashLayer(Context& context, const DrafterConfig& config, int64_t 
 
 void DflashLayer::build(Context& context, DType dtype) {
   dtype_ = dtype;
-  q_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{q_}, dtype, true);
-  kv_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{k_, v_}, dtype, true);
-  o_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{o_}, dtype, true);
+  q_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{q_}, dtype,
+                                     Products::kForwardAndBackward);
+  kv_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{k_, v_}, dtype,
+                                      Products::kForwardAndBackward);
+  o_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{o_}, dtype,
+                                     Products::kForwardAndBackward);
   mlp_ = std::make_unique<MlpBlock>(context, post_norm_, gate_, up_, down_, epsilon_, dtype);
 }
 

@@ -11,8 +11,7 @@
 namespace percheron {
 
 /// One decoder layer of a DFlash drafter: queries from block rows only; keys and values from the
-/// fused context, as it is, and from the block rows. Source: algorithms.md 1.1; z-lab's
-/// dflash/model.py.
+/// fused context, as it is, and from the block rows. Source: z-lab's dflash/model.py.
 class DflashLayer {
  public:
   /// What does not change from layer to layer.

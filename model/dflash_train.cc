@@ -58,28 +58,6 @@ void DflashDrafter::run_layers_backward(Context& context, Run& run) const {
   fuse_backward(context, run);
 }
 
-/// The teacher's logits of the chunk's slots: [end - begin, draft vocabulary] f32.
-TensorView DflashDrafter::teach(Context& context, const DflashBlocks& blocks, const Chunk& chunk,
-                                const Run& run) const {
-  const Ops& ops = context.device.ops();
-  Arena& arena = context.arena;
-  const int64_t count = chunk.end - chunk.begin;
-  const TensorView logits = arena.take(DType::kF32, {count, config_.draft_vocab_size});
-  const Arena::Scope scope(arena);
-  const TensorView rows =
-      upload(context,
-             std::span<const int32_t>(blocks.teacher_rows)
-                 .subspan(static_cast<size_t>(chunk.begin), static_cast<size_t>(count)),
-             {count});
-  const TensorView last = arena.take(DType::kF32, {count, config_.target_hidden_size});
-  const TensorView normed = arena.take(dtype_, {count, config_.target_hidden_size});
-  ops.gather_rows(context, run.last, rows, last);
-  ops.rms_norm(context, last, target_.final_norm, static_cast<float>(target_.rms_norm_eps), normed,
-               TensorView());
-  head_->forward(context, normed, logits);
-  return logits;
-}
-
 /// Losses of the chunk's slots into `results`; with Gradient::kInPlace also dnormed [R, H].
 void DflashDrafter::compare(Context& context, const DflashBlocks& blocks, const LossConfig& loss,
                             Gradient gradient, const Chunk& chunk, const Run& run, Results& results,
@@ -103,7 +81,9 @@ void DflashDrafter::compare(Context& context, const DflashBlocks& blocks, const 
     }
     return;
   }
-  const TensorView teacher = teach(context, blocks, chunk, run);
+  const TensorView teacher = arena.take(DType::kF32, {count, config_.draft_vocab_size});
+  teacher_logits(context, target_, *head_, run.last,
+                 std::span<const int32_t>(blocks.teacher_rows).subspan(first, n), dtype_, teacher);
   const TensorView scaled = arena.take(DType::kF32, {count});
   const TensorView term_value = arena.take(DType::kF32, {count});
   ops.fill_zero(context, value);

@@ -12,15 +12,6 @@ namespace {
 // Blocks that a walk drafts at once.
 constexpr int64_t kBlocksAtOnce = 64;
 
-int64_t key_columns(const DrafterConfig& config) {
-  return config.body.num_key_value_heads * config.body.head_dim;
-}
-
-int64_t window_of(const DrafterConfig& config, size_t layer) {
-  const std::vector<int64_t>& windows = config.body.sliding_window;
-  return layer < windows.size() ? windows[layer] : 0;
-}
-
 /// Keys and values of one layer: context rows, then those of the blocks being drafted.
 struct LayerCache {
   Tensor keys, values;  // [rows, kv heads * head_dim]

@@ -9,10 +9,6 @@
 namespace percheron {
 namespace {
 
-int64_t key_columns(const DrafterConfig& config) {
-  return config.body.num_key_value_heads * config.body.head_dim;
-}
-
 /// Drafts one token after the other. Row i of its cache embeds token i + 1 and the target's state
 /// of token i; rows of drafted tokens lie behind the verified ones and are overwritten.
 class Eagle3Source final : public DraftSource {

@@ -33,7 +33,10 @@ Result<std::unique_ptr<DraftSource>> make_draft_source(Context& context, Drafter
 Result<std::vector<int32_t>> accepted_at_every_position(Context& context, Drafter& drafter,
                                                         const Features& features, int64_t drafts) {
   const DrafterConfig& config = drafter.config();
-  if (drafts < 1) return invalid_argument(fmt::format("{} drafts: at least 1 is needed", drafts));
+  if (drafts < 1 || drafts > kDraftLengthMax) {
+    return invalid_argument(
+        fmt::format("{} drafts: there can be from 1 to {}", drafts, kDraftLengthMax));
+  }
   PERCHERON_RETURN_IF_ERROR(captured_columns(config, features.hidden_view()).status());
   for (const uint32_t id : features.batch.token_ids) {
     if (id < static_cast<uint64_t>(config.body.vocab_size)) continue;

@@ -26,6 +26,11 @@ Result<std::vector<int32_t>> dflash_accepted(Context& context, const DflashDraft
 /// kInvalidArgument if there are fewer slots or another width.
 Result<ConstTensorView> captured_columns(const DrafterConfig& config, ConstTensorView features);
 
+/// Elements of one row of keys, and of values.
+inline int64_t key_columns(const DrafterConfig& config) {
+  return config.body.num_key_value_heads * config.body.head_dim;
+}
+
 /// The target id of a draft row. `draft_ids` empty: the same.
 inline int32_t target_token(std::span<const int32_t> draft_ids, int32_t row) {
   return draft_ids.empty() ? row : draft_ids[static_cast<size_t>(row)];

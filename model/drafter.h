@@ -31,8 +31,7 @@ struct DrafterConfig {
   int64_t target_hidden_size = 0;
   int64_t num_target_layers = 0;
   std::vector<int64_t> capture;  // j: residual stream after target layer j
-  int64_t draft_vocab_size =
-      0;  // rows of the drafter's head; the target's vocabulary when not reduced
+  int64_t draft_vocab_size = 0;  // rows of its head; the target's vocabulary when not reduced
   // EAGLE-3
   bool norm_before_residual = false, norm_before_fc = false, norm_output = false, fc_norm = false;
   bool freeze_head = false;  // head = the target's rows
@@ -57,30 +56,30 @@ struct LossTerm {
 /// differ.
 struct LossConfig {
   TeacherLoss teacher_loss = TeacherLoss::kSoftCrossEntropy;
-  std::vector<LossTerm>
-      mixture;  // when not empty, replaces teacher_loss (speculators' {"ce": 0.1, "tv": 0.9})
+  /// When not empty, replaces teacher_loss (speculators' {"ce": 0.1, "tv": 0.9}).
+  std::vector<LossTerm> mixture;
   bool hard_labels = false;  // DFlash: the data's token instead of a teacher
   Denominator denominator = Denominator::kSupervised;
   double denominator_epsilon = 0;      // 1e-5 as speculators
-  int64_t workspace_bytes = 32 << 20;  // of logits held at once; changes no result
+  int64_t workspace_bytes = 32 << 20;  // of logits held at once; changes results by rounding only
   // EAGLE-3
   int64_t ttt_steps = 7;
   double step_decay = 0.8;
-  int64_t mask_shift =
-      2;  // row i of step k counts if m[i + k + mask_shift]; 0 EAGLE, 1 speculators, 2 exact
+  /// Row i of step k counts if m[i + k + mask_shift]; 0 EAGLE, 1 speculators, 2 exact.
+  int64_t mask_shift = 2;
   bool gate_on_draft_vocab = true;  // only rows whose teacher's top-1 is in the draft vocabulary
-  int64_t row_shift =
-      1;  // row i of step k embeds token i + k + row_shift; 0 for speculators' shifted batches
+  /// Row i of step k embeds token i + k + row_shift; 0 for speculators' shifted batches.
+  int64_t row_shift = 1;
   RightEdge right_edge = RightEdge::kDrop;
-  bool cross_documents =
-      false;  // labels of the next packed document count, as speculators; else never
+  /// Labels of the next packed document count, as in speculators; else never.
+  bool cross_documents = false;
   // DFlash
   PositionWeight position_weight = PositionWeight::kExponential;
   double gamma = 7.0;  // exp(-(s - 1) / gamma)
   double dpace_alpha = 0.5;
   int64_t anchors_max = 512;  // per document
-  double supervised_per_anchor =
-      0;              // > 0: one anchor per that many supervised tokens, at most anchors_max
+  /// > 0: one anchor per that many supervised tokens, at most anchors_max.
+  double supervised_per_anchor = 0;
   uint64_t seed = 0;  // of anchors
 };
 

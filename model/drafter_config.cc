@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 namespace percheron {
 namespace {
@@ -40,6 +41,13 @@ Status check_eagle3(const DrafterConfig& config, const std::string& what) {
                     "one layer",
                     what, config.body.num_hidden_layers));
   }
+  for (const int64_t window : config.body.sliding_window) {
+    if (window == 0) continue;
+    return invalid_argument(
+        fmt::format("{}: \"sliding_window\" is {}: the layer of an EAGLE-3 drafter is trained with "
+                    "full attention; leave sliding_window and sliding_layers out",
+                    what, window));
+  }
   if (config.fc_norm && config.norm_before_fc) {
     return invalid_argument(
         fmt::format("{}: \"fc_norm\" and \"norm_before_fc\" exclude each other", what));
@@ -54,10 +62,37 @@ Status check_eagle3(const DrafterConfig& config, const std::string& what) {
   return ok_status();
 }
 
+// One word of a POSIX shell: as it is where no character has a meaning there, else quoted.
+std::string shell_word(const std::string& text) {
+  constexpr std::string_view kPlain = "_@%+=:,./-";
+  const auto plain = [&](char c) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    return letter || (c >= '0' && c <= '9') || kPlain.find(c) != kPlain.npos;
+  };
+  if (!text.empty() && std::all_of(text.begin(), text.end(), plain)) return text;
+  std::string word = "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      word += "'\\''";
+    } else {
+      word += c;
+    }
+  }
+  return word + "'";
+}
+
 Status check_dflash(const DrafterConfig& config, const std::string& what) {
   if (config.block_size < 2 || config.block_size > 1024) {
     return invalid_argument(fmt::format("{}: \"block_size\" is {}: it must be from 2 to 1024", what,
                                         config.block_size));
+  }
+  // A slot's own block counts in no window, neither in training nor here: it must fit into it.
+  for (const int64_t window : config.body.sliding_window) {
+    if (window == 0 || window >= config.block_size) continue;
+    return invalid_argument(
+        fmt::format("{}: \"sliding_window\" is {}: it must hold a whole block, at least the "
+                    "\"block_size\" of {}",
+                    what, window, config.block_size));
   }
   if (config.mask_token_id < 0 || config.mask_token_id >= config.body.vocab_size) {
     return invalid_argument(
@@ -207,28 +242,34 @@ Result<std::string> serve_command(const DrafterConfig& config, DrafterLayout lay
   const bool eagle3 = config.kind == DrafterKind::kEagle3;
   if (!eagle3) draft_tokens = config.block_size - 1;
   if (engine == ServingEngine::kVllm) {
-    if (layout == DrafterLayout::kSpeculators) return fmt::format("vllm serve {}", directory);
-    return fmt::format(
-        R"(vllm serve {} --speculative-config '{{"method":"{}","model":"{}","num_speculative_tokens":{}}}')",
-        target_path, eagle3 ? "eagle3" : "dflash", directory, draft_tokens);
+    if (layout == DrafterLayout::kSpeculators) {
+      return fmt::format("vllm serve {}", shell_word(directory));
+    }
+    nlohmann::ordered_json speculative;
+    speculative["method"] = eagle3 ? "eagle3" : "dflash";
+    speculative["model"] = directory;
+    speculative["num_speculative_tokens"] = draft_tokens;
+    using Handler = nlohmann::ordered_json::error_handler_t;
+    return fmt::format("vllm serve {} --speculative-config {}", shell_word(target_path),
+                       shell_word(speculative.dump(-1, ' ', false, Handler::replace)));
   }
   if (layout == DrafterLayout::kSpeculators) {
     return invalid_argument(fmt::format(
         "{}: SGLang does not read the speculators layout; export with --to specforge", directory));
   }
   const std::string server =
-      fmt::format("python -m sglang.launch_server --model-path {}", target_path);
+      fmt::format("python -m sglang.launch_server --model-path {}", shell_word(target_path));
   if (!eagle3) {
     return fmt::format(
         "{} --speculative-algorithm DFLASH --speculative-draft-model-path {} "
         "--speculative-num-draft-tokens {}",
-        server, directory, draft_tokens + 1);
+        server, shell_word(directory), draft_tokens + 1);
   }
   return fmt::format(
       "{} --speculative-algorithm EAGLE3 --speculative-draft-model-path {} "
       "--speculative-num-steps {} --speculative-eagle-topk 1 "
       "--speculative-num-draft-tokens {}",
-      server, directory, draft_tokens, draft_tokens + 1);
+      server, shell_word(directory), draft_tokens, draft_tokens + 1);
 }
 
 }  // namespace percheron

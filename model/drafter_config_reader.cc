@@ -17,7 +17,6 @@ using nlohmann::json;
 
 constexpr int64_t kSizeMax = int64_t{1} << 24;
 constexpr int64_t kLayersMax = 1024;
-constexpr int64_t kHeadDimMax = 1024;
 constexpr int64_t kPositionsMax = int64_t{1} << 30;
 
 /// One place where a file may list the captured layers, and what to add to make j of it.
@@ -135,17 +134,13 @@ ModelConfig read_body(ConfigFields& fields) {
   body.num_attention_heads = fields.integer("num_attention_heads", 1, kSizeMax);
   body.num_key_value_heads =
       fields.integer("num_key_value_heads", 1, body.num_attention_heads, body.num_attention_heads);
-  if (body.num_attention_heads % body.num_key_value_heads != 0) {
-    fields.refuse("num_key_value_heads",
-                  fmt::format("it must divide the {} heads", body.num_attention_heads));
-  }
   // Not always hidden_size / heads: EAGLE#223, speculators#134.
   std::optional<int64_t> usual;
   if (body.hidden_size % body.num_attention_heads == 0) {
     usual = body.hidden_size / body.num_attention_heads;
   }
-  body.head_dim = fields.integer("head_dim", 1, kHeadDimMax, usual);
-  if (body.head_dim % 2 != 0) fields.refuse("head_dim", "it must be even");
+  body.head_dim = fields.integer("head_dim", 1, kSizeMax, usual);
+  check_heads(fields, body);
   body.vocab_size = fields.integer("vocab_size", 1, kSizeMax);
   body.max_position_embeddings = fields.integer("max_position_embeddings", 1, kPositionsMax, 2048);
   body.rms_norm_eps = fields.number("rms_norm_eps", 0.0, 1.0, 1e-6);

@@ -6,6 +6,8 @@
 
 #include "kernels/ops.h"
 #include "model/drafter_files.h"
+#include "model/frozen_head.h"
+#include "model/parameter_list.h"
 
 namespace percheron {
 namespace {
@@ -29,26 +31,9 @@ HostTensor integer_tensor(std::string name, DType dtype, std::span<const T> valu
   return tensor;
 }
 
-// The rows of the target's head that a frozen head of a reduced vocabulary is.
-Result<std::vector<float>> head_rows(Context& context, ConstTensorView head,
-                                     std::span<const int32_t> draft_ids) {
-  const Arena::Scope scope(context.arena);
-  const auto count = static_cast<int64_t>(draft_ids.size());
-  const TensorView ids = context.arena.take(DType::kI32, {count});
-  const TensorView rows = context.arena.take(DType::kF32, {count, head.dim(1)});
-  context.device.copy_bytes(context.stream, ids.data(), draft_ids.data(), draft_ids.size_bytes());
-  context.device.ops().gather_rows(context, head, ids, rows);
-  std::vector<float> values(static_cast<size_t>(rows.elements()));
-  context.device.copy_bytes(context.stream, values.data(), rows.data(), rows.bytes());
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
-  return values;
-}
-
 Result<std::vector<float>> parameter_values(Context& context, const Parameter& parameter) {
-  const TensorView view = parameter.value.view();
-  std::vector<float> values(static_cast<size_t>(view.elements()));
-  context.device.copy_bytes(context.stream, values.data(), view.data(), view.bytes());
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  PERCHERON_ASSIGN_OR_RETURN(std::vector<float> values,
+                             to_host<float>(context, parameter.value.view()));
   if (const int64_t at = first_not_finite(view_of(std::span<const float>(values))); at >= 0) {
     return data_loss(fmt::format("the drafter's {} is {} at element {}; nothing is written",
                                  parameter.name, values[static_cast<size_t>(at)], at));
@@ -147,11 +132,12 @@ Result<EncodedDrafter> encode_drafter(const DrafterConfig& config, std::vector<H
   }
   PERCHERON_RETURN_IF_ERROR(add_vocabulary(config, draft_ids, encoded.tensors));
   if (!eagle3 || options.layout == DrafterLayout::kOwn) return encoded;
-  if (!embedding.present() || embedding.rank() != 2 || embedding.dim(0) != config.body.vocab_size ||
-      embedding.dim(1) != config.body.hidden_size) {
-    return invalid_argument(
-        fmt::format("export: this layout carries the target's embedding, [{}, {}]",
-                    config.body.vocab_size, config.body.hidden_size));
+  if (!embedding.present() || !is_weight_dtype(embedding.dtype()) || embedding.rank() != 2 ||
+      embedding.dim(0) != config.body.vocab_size || embedding.dim(1) != config.body.hidden_size) {
+    return invalid_argument(fmt::format(
+        "export: this layout carries the target's embedding, [{}, {}] F32, F16 or BF16, "
+        "not {}",
+        config.body.vocab_size, config.body.hidden_size, describe(embedding)));
   }
   encoded.tensors.push_back(
       bf16_tensor("embed_tokens.weight", embedding.shape(), to_floats(embedding)));

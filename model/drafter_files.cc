@@ -44,10 +44,6 @@ bool whole_vocabulary(const DrafterConfig& config) {
   return config.draft_vocab_size == config.body.vocab_size;
 }
 
-bool is_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16;
-}
-
 // Our spelling of a stored name: without "model.", and EAGLE-3's one layer is "midlayer".
 std::string our_name(DrafterKind kind, std::string name) {
   if (name.starts_with("model.")) name = name.substr(6);
@@ -75,7 +71,7 @@ Status check_tensor(const ExpectedTensor& wanted, const SafetensorsFile& file,
     return invalid_argument(fmt::format("{}: {} is missing", file.path(), wanted.name));
   }
   const ConstTensorView& view = found->second;
-  if (!is_float(view.dtype()) || !std::ranges::equal(view.shape(), wanted.shape)) {
+  if (!is_weight_dtype(view.dtype()) || !std::ranges::equal(view.shape(), wanted.shape)) {
     return invalid_argument(
         fmt::format("{}: {} is {}, but the config makes it [{}], F32, BF16 or F16", file.path(),
                     wanted.name, describe(view), fmt::join(wanted.shape, ", ")));
@@ -198,8 +194,13 @@ Result<DrafterFile> read_drafter(FileSystem& files, const std::string& directory
 
 Status check_embedding(const DrafterFile& file, ConstTensorView embedding) {
   if (!file.embedding.present()) return ok_status();
+  if (!is_weight_dtype(embedding.dtype()) ||
+      !std::ranges::equal(file.embedding.shape(), embedding.shape())) {
+    return invalid_argument(fmt::format("{}: embed_tokens.weight is {}, but the target's is {}",
+                                        file.file.path(), describe(file.embedding),
+                                        describe(embedding)));
+  }
   const std::vector<float> own = to_floats(file.embedding), wanted = to_floats(embedding);
-  PERCHERON_CHECK(own.size() == wanted.size(), "the embedding's shape was matched before");
   for (size_t i = 0; i < own.size(); ++i) {
     if (own[i] == float_from_bf16(bf16_from_float(wanted[i])) || own[i] == wanted[i]) continue;
     const int64_t columns = embedding.dim(1);

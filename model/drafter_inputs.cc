@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "model/parameter_list.h"
+
 namespace percheron {
 
 Status check_features(const Features& features, const DrafterConfig& config, int64_t vocabulary) {
@@ -80,6 +82,21 @@ int64_t loss_chunk_rows(const LossConfig& loss, int64_t vocabulary) {
 std::vector<LossTerm> loss_terms(const LossConfig& loss) {
   if (!loss.mixture.empty()) return loss.mixture;
   return {LossTerm{loss.teacher_loss, 1.0}};
+}
+
+void teacher_logits(Context& context, const TargetParts& target, const FrozenHead& head,
+                    ConstTensorView last, std::span<const int32_t> rows, DType dtype,
+                    TensorView logits) {
+  const Ops& ops = context.device.ops();
+  const Arena::Scope scope(context.arena);
+  const int64_t count = static_cast<int64_t>(rows.size()), hidden = last.dim(1);
+  const TensorView wanted = upload(context, rows, {count});
+  const TensorView chosen = context.arena.take(DType::kF32, {count, hidden});
+  const TensorView normed = context.arena.take(dtype, {count, hidden});
+  ops.gather_rows(context, last, wanted, chosen);
+  ops.rms_norm(context, chosen, target.final_norm, static_cast<float>(target.rms_norm_eps), normed,
+               TensorView());
+  head.forward(context, normed, logits);
 }
 
 }  // namespace percheron

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/drafter.h"
+#include "model/frozen_head.h"
 
 namespace percheron {
 
@@ -23,6 +24,13 @@ int64_t longest_document(const MicroBatch& batch);
 
 /// Rows of logits [.., vocabulary] f32 that fit twice into loss.workspace_bytes, at least one.
 int64_t loss_chunk_rows(const LossConfig& loss, int64_t vocabulary);
+
+/// What a drafter learns from: final norm and head over rows `rows` of the target's last residual
+/// stream `last` [T, H]. The norm is rounded to `dtype`. `rows` must live until the stream is idle.
+/// logits: [R, head.rows()] f32.
+void teacher_logits(Context& context, const TargetParts& target, const FrozenHead& head,
+                    ConstTensorView last, std::span<const int32_t> rows, DType dtype,
+                    TensorView logits);
 
 /// The terms of the teacher loss: the mixture, or the one kind with factor 1.
 std::vector<LossTerm> loss_terms(const LossConfig& loss);

@@ -90,12 +90,13 @@ Result<std::unique_ptr<Eagle3Drafter>> Eagle3Drafter::make(Context& context,
     copy_head_rows(context, target.head, drafter->draft_ids_, drafter->head_->value);
   }
   drafter->layer_->build(context, dtype);
-  drafter->fc_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{drafter->fc_},
-                                               dtype, !drafter->fc_norms_.empty());
-  drafter->head_proj_ =
-      std::make_unique<Linear>(context, std::vector<Parameter*>{drafter->head_}, dtype, true);
-  drafter->teacher_head_ =
-      std::make_unique<FrozenHead>(context, target.head, drafter->draft_ids_, dtype, false);
+  drafter->fc_proj_ = std::make_unique<Linear>(
+      context, std::vector<Parameter*>{drafter->fc_}, dtype,
+      drafter->fc_norms_.empty() ? Products::kForward : Products::kForwardAndBackward);
+  drafter->head_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{drafter->head_},
+                                                 dtype, Products::kForwardAndBackward);
+  drafter->teacher_head_ = std::make_unique<FrozenHead>(context, target.head, drafter->draft_ids_,
+                                                        dtype, Products::kForward);
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
   return drafter;
 }

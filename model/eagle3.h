@@ -16,7 +16,7 @@ namespace percheron {
 /// An EAGLE-3 drafter in training: captured states through fc, then L steps of
 /// the one decoder layer, each compared with the target's own distribution over
 /// the draft vocabulary; back-propagation through all steps. Source: Li et al.
-/// 2025 (EAGLE-3); algorithms.md section 2.
+/// 2025 (EAGLE-3); docs/training.md.
 class Eagle3Drafter final : public Drafter {
  public:
   /// kInvalidArgument names what in `config` does not fit `target` or is not

@@ -1,17 +1,10 @@
 // Drafting with an EAGLE-3 drafter: the same layer as in training, nothing kept for a backward
 // pass.
 
-#include <algorithm>
-
 #include "model/eagle3.h"
+#include "model/greedy_choice.h"
 
 namespace percheron {
-namespace {
-
-// Rows whose logits are held at once.
-constexpr int64_t kLogitRows = 256;
-
-}  // namespace
 
 void Eagle3Drafter::fuse_states(Context& context, ConstTensorView states, TensorView hidden) const {
   const Arena::Scope scope(context.arena);
@@ -45,20 +38,16 @@ void Eagle3Drafter::draft_step(Context& context, const DraftRows& rows, TensorVi
 
 void Eagle3Drafter::choose(Context& context, ConstTensorView fed, TensorView choice) const {
   const Ops& ops = context.device.ops();
-  for (int64_t begin = 0; begin < fed.dim(0); begin += kLogitRows) {
-    const Arena::Scope scope(context.arena);
-    const int64_t end = std::min(fed.dim(0), begin + kLogitRows);
+  const auto logits_of = [&](int64_t begin, int64_t end, TensorView logits) {
     const TensorView normed = context.arena.take(dtype_, {end - begin, config_.body.hidden_size});
-    const TensorView logits =
-        context.arena.take(DType::kF32, {end - begin, config_.draft_vocab_size});
     if (config_.norm_output) {
       ops.copy(context, fed.rows(begin, end), normed);
     } else {
       ops.rms_norm(context, fed.rows(begin, end), norm_->value, epsilon_, normed, TensorView());
     }
     head_proj_->forward(context, normed, Write::kOverwrite, logits);
-    ops.argmax(context, logits, choice.rows(begin, end));
-  }
+  };
+  choose_greedily(context, fed.dim(0), config_.draft_vocab_size, choice, logits_of);
 }
 
 }  // namespace percheron

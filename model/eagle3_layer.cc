@@ -33,9 +33,12 @@ Eagle3Layer::Eagle3Layer(Context& context, const DrafterConfig& config, Paramete
 
 void Eagle3Layer::build(Context& context, DType dtype) {
   dtype_ = dtype;
-  q_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{q_}, dtype, true);
-  kv_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{k_, v_}, dtype, true);
-  o_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{o_}, dtype, true);
+  q_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{q_}, dtype,
+                                     Products::kForwardAndBackward);
+  kv_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{k_, v_}, dtype,
+                                      Products::kForwardAndBackward);
+  o_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{o_}, dtype,
+                                     Products::kForwardAndBackward);
   mlp_ = std::make_unique<MlpBlock>(context, post_norm_, gate_, up_, down_, epsilon_, dtype);
 }
 

@@ -12,11 +12,12 @@ namespace percheron {
 
 /// The one decoder layer of EAGLE-3, run once per step of training-time test:
 /// embedding and hidden state, both normalised, side by side into attention;
-/// keys and values of all steps in one buffer. Source: algorithms.md 2.1, 2.2.
+/// keys and values of all steps in one buffer. Source: Li et al. 2025 (EAGLE-3),
+/// SpecForge's draft layer.
 class Eagle3Layer {
  public:
   /// Keys and values of all L steps: rows [0, T) of step 0, then A x (L - 1)
-  /// rows, those of one query side by side (one interval, decisions.md 4).
+  /// rows, those of one query side by side (one interval).
   /// Arena memory of the caller's scope.
   struct KeysValues {
     TensorView keys, values;    // [T + A (L - 1), kv heads * head_dim]

@@ -13,24 +13,18 @@ namespace percheron {
 /// over the last layer's output.
 void Eagle3Drafter::teach(Context& context, const Eagle3Rows& rows, const Unrolled& run,
                           Chunk& chunk) const {
-  const Ops& ops = context.device.ops();
-  Arena& arena = context.arena;
   const int64_t count = chunk.end - chunk.begin;
-  chunk.teacher_logits = arena.take(DType::kF32, {count, config_.draft_vocab_size});
-  const Arena::Scope scope(arena);
   const std::span<const int32_t> wanted(rows.teacher_rows.data() + chunk.begin,
                                         static_cast<size_t>(count));
-  const TensorView teacher_rows = upload(context, wanted, {count});
-  if (run.teacher_logits.present()) {
-    ops.gather_rows(context, run.teacher_logits, teacher_rows, chunk.teacher_logits);
+  chunk.teacher_logits = context.arena.take(DType::kF32, {count, config_.draft_vocab_size});
+  if (!run.teacher_logits.present()) {
+    teacher_logits(context, target_, *teacher_head_, run.last, wanted, dtype_,
+                   chunk.teacher_logits);
     return;
   }
-  const TensorView last = arena.take(DType::kF32, {count, config_.target_hidden_size});
-  const TensorView normed = arena.take(dtype_, {count, config_.target_hidden_size});
-  ops.gather_rows(context, run.last, teacher_rows, last);
-  ops.rms_norm(context, last, target_.final_norm, static_cast<float>(target_.rms_norm_eps), normed,
-               TensorView());
-  teacher_head_->forward(context, normed, chunk.teacher_logits);
+  const Arena::Scope scope(context.arena);
+  context.device.ops().gather_rows(context, run.teacher_logits, upload(context, wanted, {count}),
+                                   chunk.teacher_logits);
 }
 
 /// One step's losses on a chunk, and the gradients of head, norm and the step's

@@ -13,8 +13,8 @@ namespace percheron {
 /// test, and on what: all alignment in one place. Row i of step k embeds token
 /// i + k + 1, continues hidden state i, and is compared with the target's
 /// prediction at teacher row t = i + k + 1, that is with token i
-/// + k + 2. Source: design/algorithms.md 2.2, 2.3; the mask moves with the
-/// label (SpecForge#885).
+/// + k + 2. Source: docs/training.md, "EAGLE-3: training-time test"; the mask
+/// moves with the label (SpecForge#885).
 struct Eagle3Rows {
   int64_t tokens = 0;  // T, rows of the micro-batch
   int64_t steps = 0;   // L

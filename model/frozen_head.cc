@@ -15,8 +15,17 @@ void copy_head_rows(Context& context, ConstTensorView head, std::span<const int3
   context.device.ops().gather_rows(context, head, rows, out);
 }
 
+Result<std::vector<float>> head_rows(Context& context, ConstTensorView head,
+                                     std::span<const int32_t> draft_ids) {
+  const Arena::Scope scope(context.arena);
+  const int64_t count = draft_ids.empty() ? head.dim(0) : static_cast<int64_t>(draft_ids.size());
+  const TensorView rows = context.arena.take(DType::kF32, {count, head.dim(1)});
+  copy_head_rows(context, head, draft_ids, rows);
+  return to_host<float>(context, rows);
+}
+
 FrozenHead::FrozenHead(Context& context, ConstTensorView head, std::span<const int32_t> draft_ids,
-                       DType dtype, bool backward) {
+                       DType dtype, Products products) {
   const Ops& ops = context.device.ops();
   const Arena::Scope scope(context.arena);
   const int64_t hidden = head.dim(1);
@@ -30,7 +39,7 @@ FrozenHead::FrozenHead(Context& context, ConstTensorView head, std::span<const i
   }
   forward_ = ops.make_packed(context, rows, hidden, dtype, MatrixUse::kForward);
   ops.pack(context, weight, *forward_);
-  if (backward) {
+  if (products == Products::kForwardAndBackward) {
     backward_ = ops.make_packed(context, rows, hidden, dtype, MatrixUse::kBackward);
     ops.pack(context, weight, *backward_);
   }

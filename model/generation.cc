@@ -59,9 +59,9 @@ class Generator {
 };
 
 Status check_options(const GenerateOptions& options) {
-  if (options.new_tokens_max < 1) {
-    return invalid_argument(
-        fmt::format("new_tokens_max is {}, at least 1 is needed", options.new_tokens_max));
+  if (options.new_tokens_max < 1 || options.new_tokens_max > kNewTokensMax) {
+    return invalid_argument(fmt::format("new_tokens_max is {}, it must be from 1 to {}",
+                                        options.new_tokens_max, kNewTokensMax));
   }
   if (options.slots < 1) {
     return invalid_argument(fmt::format("slots is {}, at least 1 is needed", options.slots));
@@ -129,7 +129,7 @@ void Generator::plan_pass() {
       budget -= count;
     }
     pass_.offsets.push_back(static_cast<int32_t>(pass_.token_ids.size()));
-    pass_.slots.push_back(static_cast<int32_t>(s));
+    pass_.cache_slots.push_back(static_cast<int32_t>(s));
     if (count < waiting) continue;
     choosing_slots_.push_back(static_cast<int32_t>(s));
     choosing_rows_.push_back(pass_.offsets.back() - 1);

@@ -9,6 +9,9 @@
 
 namespace percheron {
 
+/// The most tokens that one call may generate for a prompt.
+constexpr int64_t kNewTokensMax = int64_t{1} << 20;
+
 struct GenerateOptions {
   int64_t new_tokens_max = 200;
   double temperature = 0;  // 0 = greedy
@@ -23,8 +26,9 @@ struct Generated {
 };
 
 /// Continuous batching over a KV cache: finished sequences make room for waiting prompts, which are
-/// prefilled packed. A sequence's tokens do not depend on its neighbours. `progress` is called now
-/// and then with the number of tokens that are new since its last call. kInvalidArgument for an
+/// prefilled packed. A sequence's tokens do not depend on its neighbours, but up to 16 sequences in
+/// flight and more may differ at near-ties in bf16 (Context::decoding). `progress` is called now and
+/// then with the number of tokens that are new since its last call. kInvalidArgument for an
 /// empty prompt or a token outside the vocabulary; kResourceExhausted when `slots` caches of the
 /// longest prompt and answer do not fit.
 Result<std::vector<Generated>> generate(Context& context, Target& target,

@@ -16,7 +16,6 @@ using nlohmann::json;
 
 constexpr int64_t kWidthMax = int64_t{1} << 20;
 constexpr int64_t kLayersMax = 1024;
-constexpr int64_t kHeadDimMax = 256;
 constexpr int64_t kVocabularyMax = int64_t{1} << 24;
 constexpr int64_t kPositionsMax = int64_t{1} << 30;
 
@@ -82,11 +81,6 @@ void read_shape(ConfigFields& fields, const Family& family, ModelConfig& config)
   const bool as_query = family.num_key_value_heads == 0 || fields.written("num_key_value_heads");
   config.num_key_value_heads = fields.integer("num_key_value_heads", 1, kWidthMax,
                                               as_query ? heads : family.num_key_value_heads);
-  if (fields.status().ok() && heads % config.num_key_value_heads != 0) {
-    fields.refuse("num_attention_heads",
-                  fmt::format("it must be a multiple of num_key_value_heads = {}",
-                              config.num_key_value_heads));
-  }
   int64_t head_dim = 128;
   if (family.head_dim == HeadDimDefault::kHiddenOverHeads && fields.find("head_dim") == nullptr) {
     head_dim = config.hidden_size / heads;
@@ -96,13 +90,8 @@ void read_shape(ConfigFields& fields, const Family& family, ModelConfig& config)
                                                heads));
     }
   }
-  config.head_dim = fields.integer("head_dim", 2, kHeadDimMax, head_dim);
-  if (fields.status().ok() &&
-      (config.head_dim < 2 || config.head_dim > kHeadDimMax || config.head_dim % 2 != 0)) {
-    fields.fail(invalid_argument(
-        fmt::format("{}: \"head_dim\" is {}: it must be an even number from 2 to {}", fields.what(),
-                    config.head_dim, kHeadDimMax)));
-  }
+  config.head_dim = fields.integer("head_dim", 1, kWidthMax, head_dim);
+  check_heads(fields, config);
 }
 
 void read_biases(ConfigFields& fields, ModelConfig& config) {

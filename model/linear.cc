@@ -3,7 +3,7 @@
 
 namespace percheron {
 
-Linear::Linear(Context& context, std::vector<Parameter*> parameters, DType dtype, bool backward)
+Linear::Linear(Context& context, std::vector<Parameter*> parameters, DType dtype, Products products)
     : parameters_(std::move(parameters)) {
   PERCHERON_CHECK(!parameters_.empty(), "a linear layer needs at least one parameter");
   in_features_ = parameters_[0]->value.view().dim(1);
@@ -13,11 +13,9 @@ Linear::Linear(Context& context, std::vector<Parameter*> parameters, DType dtype
     out_features_ += parameter->value.view().dim(0);
   }
   const Ops& ops = context.device.ops();
-  forward_.push_back(
-      ops.make_packed(context, out_features_, in_features_, dtype, MatrixUse::kForward));
-  if (backward) {
-    backward_.push_back(
-        ops.make_packed(context, out_features_, in_features_, dtype, MatrixUse::kBackward));
+  forward_ = ops.make_packed(context, out_features_, in_features_, dtype, MatrixUse::kForward);
+  if (products == Products::kForwardAndBackward) {
+    backward_ = ops.make_packed(context, out_features_, in_features_, dtype, MatrixUse::kBackward);
   }
   repack(context);
 }
@@ -36,20 +34,20 @@ void Linear::repack(Context& context) {
     }
     stacked = rows;
   }
-  for (const auto& packed : forward_) ops.pack(context, stacked, *packed);
-  for (const auto& packed : backward_) ops.pack(context, stacked, *packed);
+  ops.pack(context, stacked, *forward_);
+  if (backward_ != nullptr) ops.pack(context, stacked, *backward_);
 }
 
 void Linear::forward(Context& context, ConstTensorView x, Write write, TensorView y) const {
-  context.device.ops().linear(context, x, *forward_[0], ConstTensorView(), write, y);
+  context.device.ops().linear(context, x, *forward_, ConstTensorView(), write, y);
 }
 
 void Linear::backward(Context& context, ConstTensorView dy, ConstTensorView x, Write write,
                       TensorView dx) const {
   const Ops& ops = context.device.ops();
   if (dx.present()) {
-    PERCHERON_CHECK(!backward_.empty(), "this linear layer was made without a backward layout");
-    ops.linear_backward_input(context, dy, *backward_[0], write, dx);
+    PERCHERON_CHECK(backward_ != nullptr, "this linear layer was made without a backward layout");
+    ops.linear_backward_input(context, dy, *backward_, write, dx);
   }
   int64_t begin = 0;
   for (const Parameter* parameter : parameters_) {

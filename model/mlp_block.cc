@@ -7,8 +7,8 @@ namespace percheron {
 MlpBlock::MlpBlock(Context& context, Parameter* norm, Parameter* gate, Parameter* up,
                    Parameter* down, float epsilon, DType dtype)
     : norm_(norm),
-      gate_up_(context, {gate, up}, dtype, true),
-      down_(context, {down}, dtype, true),
+      gate_up_(context, {gate, up}, dtype, Products::kForwardAndBackward),
+      down_(context, {down}, dtype, Products::kForwardAndBackward),
       epsilon_(epsilon),
       dtype_(dtype) {}
 

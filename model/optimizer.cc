@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/ops.h"
+#include "model/parameter_list.h"
 
 namespace percheron {
 namespace {
@@ -27,14 +28,6 @@ bool is_matrix_for_muon(const Parameter& parameter) {
 std::vector<int64_t> shape_of(const Tensor& tensor) {
   const std::span<const int64_t> shape = tensor.view().shape();
   return {shape.begin(), shape.end()};
-}
-
-Result<std::vector<float>> to_host(Context& context, const Tensor& tensor) {
-  std::vector<float> values(static_cast<size_t>(tensor.view().elements()));
-  context.device.copy_bytes(context.stream, values.data(), tensor.view().data(),
-                            tensor.view().bytes());
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
-  return values;
 }
 
 class DrafterOptimizer : public Optimizer {
@@ -116,7 +109,7 @@ Result<double> DrafterOptimizer::gradient_norm(Context& context, double weight,
 Status DrafterOptimizer::not_finite(Context& context) const {
   for (const Slot& slot : slots_) {
     PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> values,
-                               to_host(context, slot.parameter->gradient));
+                               to_host<float>(context, slot.parameter->gradient));
     const auto bad = std::find_if_not(values.begin(), values.end(),
                                       [](float value) { return std::isfinite(value); });
     if (bad == values.end()) continue;
@@ -168,7 +161,7 @@ Result<OptimizerState> DrafterOptimizer::export_state(Context& context) const {
   OptimizerState state;
   state.steps = steps_;
   for (const NamedMoment& moment : moments()) {
-    PERCHERON_ASSIGN_OR_RETURN(std::vector<float> values, to_host(context, *moment.tensor));
+    PERCHERON_ASSIGN_OR_RETURN(std::vector<float> values, to_host<float>(context, *moment.tensor));
     state.moments[moment.name] = {shape_of(*moment.tensor), std::move(values)};
   }
   return state;

@@ -11,20 +11,25 @@ namespace percheron {
 
 /// One trained or frozen tensor of a drafter.
 struct Parameter {
-  std::string
-      name;  // as in our own checkpoints, SpecForge's spelling: "midlayer.self_attn.q_proj.weight"
-  Tensor value;     // f32 master copy, [out, in] or [C]
-  Tensor gradient;  // f32 sum over the step's rows, same shape; absent if frozen
+  std::string name;  // as in our own checkpoints: "midlayer.self_attn.q_proj.weight"
+  Tensor value;      // f32 master copy, [out, in] or [C]
+  Tensor gradient;   // f32 sum over the step's rows, same shape; absent if frozen
   bool trainable = true;
+};
+
+/// Which products of a weight are wanted.
+enum class Products {
+  kForward,             // y = x W^T
+  kForwardAndBackward,  // dx = dy W too: costs a second packed copy
 };
 
 /// The weight of a linear layer: one or more parameters stacked by rows into one product (q, k, v),
 /// with the packed copies that products read. repack() after the masters change.
 class Linear {
  public:
-  /// `parameters` stay owned by the drafter and must outlive this. `backward`: also keep the layout
-  /// for dx = dy W.
-  Linear(Context& context, std::vector<Parameter*> parameters, DType dtype, bool backward);
+  /// `parameters` stay owned by the drafter and must outlive this. Without memory for the packed
+  /// copies the stream keeps kResourceExhausted.
+  Linear(Context& context, std::vector<Parameter*> parameters, DType dtype, Products products);
 
   void repack(Context& context);
   int64_t out_features() const { return out_features_; }
@@ -39,8 +44,7 @@ class Linear {
  private:
   std::vector<Parameter*> parameters_;
   int64_t out_features_ = 0, in_features_ = 0;
-  std::vector<std::unique_ptr<PackedMatrix>> forward_,
-      backward_;  // one per parameter, or one for the stack
+  std::unique_ptr<PackedMatrix> forward_, backward_;  // of the stack; backward_ null if not wanted
 };
 
 }  // namespace percheron

@@ -66,6 +66,15 @@ void download(Context& context, ConstTensorView view, std::vector<T>& values) {
   context.device.copy_bytes(context.stream, values.data(), view.data(), view.bytes());
 }
 
+/// As download(), into a vector of its own; waits for the stream.
+template <class T>
+Result<std::vector<T>> to_host(Context& context, ConstTensorView view) {
+  std::vector<T> values;
+  download(context, view, values);
+  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  return values;
+}
+
 /// `x` itself if it has `dtype`, else a converted copy from the arena. x: [N, C].
 ConstTensorView converted(Context& context, ConstTensorView x, DType dtype);
 

@@ -33,16 +33,16 @@ Status check_offsets(const PackedSequences& rows) {
 
 Status check_slots(const PackedSequences& rows, const KvCache* cache) {
   if (cache == nullptr) {
-    if (rows.slots.empty()) return ok_status();
+    if (rows.cache_slots.empty()) return ok_status();
     return invalid_argument("sequences name cache slots, but there is no cache");
   }
-  if (rows.slots.size() + 1 != rows.offsets.size()) {
+  if (rows.cache_slots.size() + 1 != rows.offsets.size()) {
     return invalid_argument(fmt::format("{} sequences name {} cache slots", rows.offsets.size() - 1,
-                                        rows.slots.size()));
+                                        rows.cache_slots.size()));
   }
   std::vector<bool> taken(static_cast<size_t>(cache->slots()), false);
-  for (size_t d = 0; d < rows.slots.size(); ++d) {
-    const int32_t slot = rows.slots[d];
+  for (size_t d = 0; d < rows.cache_slots.size(); ++d) {
+    const int32_t slot = rows.cache_slots[d];
     if (slot < 0 || slot >= cache->slots() || taken[static_cast<size_t>(slot)]) {
       return invalid_argument(
           fmt::format("sequence {} names cache slot {}: slots 0 to {} may be named once each", d,
@@ -76,8 +76,8 @@ Result<RowPlan> plan_rows(const PackedSequences& rows, int64_t vocab_size, const
     const int64_t first = rows.offsets[d], fresh = rows.offsets[d + 1] - first;
     int64_t used = 0, base = first;  // base: the key row of the sequence's position 0
     if (cache != nullptr) {
-      used = cache->used[static_cast<size_t>(rows.slots[d])];
-      base = rows.slots[d] * cache->length();
+      used = cache->used[static_cast<size_t>(rows.cache_slots[d])];
+      base = rows.cache_slots[d] * cache->length();
       plan.cache_runs.push_back({first, fresh, base + used});
     }
     plan.lengths.push_back(used + fresh);

@@ -16,12 +16,14 @@ namespace {
 /// Adds the time of its life to a sum.
 class Timed {
  public:
-  explicit Timed(double& seconds) : seconds_(seconds), start_(system_clock().monotonic_ns()) {}
-  ~Timed() { seconds_ += 1e-9 * static_cast<double>(system_clock().monotonic_ns() - start_); }
+  Timed(const Clock& clock, double& seconds)
+      : clock_(clock), seconds_(seconds), start_(clock.monotonic_ns()) {}
+  ~Timed() { seconds_ += 1e-9 * static_cast<double>(clock_.monotonic_ns() - start_); }
   Timed(const Timed&) = delete;
   Timed& operator=(const Timed&) = delete;
 
  private:
+  const Clock& clock_;
   double& seconds_;
   int64_t start_;
 };
@@ -56,12 +58,13 @@ int32_t draw_without(const std::vector<double>& p, int32_t excluded, double unif
 class Decoder {
  public:
   Decoder(Context& context, Target& target, DraftSource* source, const GenerateOptions& options,
-          int64_t draft_length)
+          int64_t draft_length, const Clock& clock)
       : context_(context),
         target_(target),
         source_(source),
         options_(options),
         draft_length_(source == nullptr ? 0 : draft_length),
+        clock_(clock),
         keeper_(options.new_tokens_max, options.stop_token_ids) {}
 
   Result<SpeculativeResult> run(std::span<const int32_t> prompt);
@@ -73,8 +76,8 @@ class Decoder {
   Status forward(std::span<const int32_t> tokens, TensorView captured, TensorView last);
   Result<std::vector<int32_t>> choose(ConstTensorView last);
   Result<std::vector<int32_t>> sample(ConstTensorView last, std::span<const int32_t> draft);
-  bool captures() const { return slots() > 0; }
-  int64_t slots() const {
+  bool captures() const { return states() > 0; }
+  int64_t states() const {
     const TargetOptions& options = target_.options();
     return static_cast<int64_t>(options.capture.size()) + (options.capture_last ? 1 : 0);
   }
@@ -84,6 +87,7 @@ class Decoder {
   DraftSource* source_;
   const GenerateOptions& options_;
   int64_t draft_length_;
+  const Clock& clock_;
   RoundKeeper keeper_;
   SpeculativeResult result_;
   std::unique_ptr<KvCache> cache_;
@@ -96,7 +100,7 @@ Status Decoder::forward(std::span<const int32_t> tokens, TensorView captured, Te
   PackedSequences rows;
   rows.token_ids.assign(tokens.begin(), tokens.end());
   rows.offsets = {0, static_cast<int32_t>(tokens.size())};
-  rows.slots = {0};
+  rows.cache_slots = {0};
   ++result_.target_calls;
   return target_.forward(context_, rows, cache_.get(), captured, last);
 }
@@ -138,7 +142,7 @@ Result<std::vector<int32_t>> Decoder::sample(ConstTensorView last, std::span<con
 }
 
 Status Decoder::prefill(std::span<const int32_t> prompt) {
-  const Timed timed(result_.prefill_seconds);
+  const Timed timed(clock_, result_.prefill_seconds);
   const auto count = static_cast<int64_t>(prompt.size());
   PERCHERON_ASSIGN_OR_RETURN(
       cache_,
@@ -147,7 +151,7 @@ Status Decoder::prefill(std::span<const int32_t> prompt) {
   if (source_ != nullptr && captures()) {
     captured_ = context_.arena.take(
         target_.compute_dtype(),
-        {std::max(count, draft_length_ + 1), slots(), target_.config().hidden_size});
+        {std::max(count, draft_length_ + 1), states(), target_.config().hidden_size});
   }
   const Arena::Scope scope(context_.arena);
   const TensorView last = context_.arena.take(DType::kF32, {count, target_.config().hidden_size});
@@ -189,14 +193,14 @@ Result<std::vector<int32_t>> Decoder::verify(std::span<const int32_t> draft) {
 Status Decoder::round() {
   std::vector<int32_t> draft;
   if (source_ != nullptr) {
-    const Timed timed(result_.draft_seconds);
+    const Timed timed(clock_, result_.draft_seconds);
     const ConstTensorView features =
         captured_.present() ? ConstTensorView(captured_.rows(0, fresh_)) : ConstTensorView();
     PERCHERON_ASSIGN_OR_RETURN(draft, source_->draft(context_, features, next_, draft_length_));
     PERCHERON_CHECK(static_cast<int64_t>(draft.size()) <= draft_length_,
                     "more was drafted than asked for");
   }
-  const Timed timed(result_.verify_seconds);
+  const Timed timed(clock_, result_.verify_seconds);
   PERCHERON_ASSIGN_OR_RETURN(next_, verify(draft));
   fresh_ = static_cast<int64_t>(next_.size());
   keeper_.add_round(static_cast<int64_t>(draft.size()), next_);
@@ -224,16 +228,17 @@ Status check_request(const Target& target, std::span<const int32_t> prompt,
                     "of {}",
                     id, target.config().vocab_size));
   }
-  if (options.new_tokens_max < 1) {
-    return invalid_argument(
-        fmt::format("new_tokens_max is {}, at least 1 is needed", options.new_tokens_max));
+  if (options.new_tokens_max < 1 || options.new_tokens_max > kNewTokensMax) {
+    return invalid_argument(fmt::format("new_tokens_max is {}, it must be from 1 to {}",
+                                        options.new_tokens_max, kNewTokensMax));
   }
   if (!std::isfinite(options.temperature) || options.temperature < 0) {
     return invalid_argument(fmt::format(
         "temperature is {}, it must be 0 (greedy) or a positive number", options.temperature));
   }
-  if (draft_length < 0) {
-    return invalid_argument(fmt::format("draft length is {}, it can't be negative", draft_length));
+  if (draft_length < 0 || draft_length > kDraftLengthMax) {
+    return invalid_argument(
+        fmt::format("draft length is {}, it must be from 0 to {}", draft_length, kDraftLengthMax));
   }
   return ok_status();
 }
@@ -242,9 +247,10 @@ Status check_request(const Target& target, std::span<const int32_t> prompt,
 
 Result<SpeculativeResult> decode(Context& context, Target& target, DraftSource* source,
                                  std::span<const int32_t> prompt, const GenerateOptions& options,
-                                 int64_t draft_length) {
+                                 int64_t draft_length, const Clock& clock) {
   PERCHERON_RETURN_IF_ERROR(check_request(target, prompt, options, draft_length));
-  Decoder decoder(context, target, draft_length == 0 ? nullptr : source, options, draft_length);
+  Decoder decoder(context, target, draft_length == 0 ? nullptr : source, options, draft_length,
+                  clock);
   return decoder.run(prompt);
 }
 

@@ -6,15 +6,14 @@
 
 #include "base/log.h"
 #include "kernels/ops.h"
+#include "model/greedy_choice.h"
+#include "model/parameter_list.h"
 #include "model/row_plan.h"
 #include "model/transformer_layer.h"
 #include "model/weights.h"
 
 namespace percheron {
 namespace {
-
-// Rows of logits that top1() holds at once.
-constexpr int64_t kLogitRows = 256;
 
 class HfTarget final : public Target {
  public:
@@ -40,7 +39,7 @@ class HfTarget final : public Target {
   ConstTensorView embedding() const override { return embedding_; }
   ConstTensorView head() const override { return config_.tie_word_embeddings ? embedding_ : head_; }
   ConstTensorView final_norm() const override { return final_norm_; }
-  Result<std::vector<float>> layer_weight(int64_t layer, const std::string& name) const override;
+  Result<HostWeight> layer_weight(int64_t layer, const std::string& name) const override;
 
  private:
   Status check_outputs(int64_t rows, const KvCache* cache, const TensorView& captured,
@@ -60,20 +59,13 @@ class HfTarget final : public Target {
 };
 
 // The state after layer j of a captured block [T, K, H], as a matrix [T, H].
-TensorView captured_slot(const TensorView& captured, int64_t slot) {
+TensorView captured_state(const TensorView& captured, int64_t index) {
   const int64_t hidden = captured.dim(2);
   char* data = static_cast<char*>(captured.data()) +
-               slot * captured.stride(1) * static_cast<int64_t>(dtype_bytes(captured.dtype()));
+               index * captured.stride(1) * static_cast<int64_t>(dtype_bytes(captured.dtype()));
   TensorView view;
   view.assign(data, captured.dtype(), 2, {captured.dim(0), hidden, 0, 0},
               {captured.stride(0), 1, 0, 0});
-  return view;
-}
-
-TensorView upload(Context& context, const std::vector<int32_t>& values,
-                  std::initializer_list<int64_t> shape) {
-  const TensorView view = context.arena.take(DType::kI32, shape);
-  context.device.copy_bytes(context.stream, view.data(), values.data(), view.bytes());
   return view;
 }
 
@@ -138,13 +130,13 @@ int64_t HfTarget::layers_to_run(const KvCache* cache, const TensorView& last) co
 void HfTarget::capture(Context& context, int64_t state, ConstTensorView x,
                        TensorView captured) const {
   if (!captured.present()) return;
-  for (size_t slot = 0; slot < options_.capture.size(); ++slot) {
-    if (options_.capture[slot] != state) continue;
-    context.device.ops().copy(context, x, captured_slot(captured, static_cast<int64_t>(slot)));
+  for (size_t i = 0; i < options_.capture.size(); ++i) {
+    if (options_.capture[i] != state) continue;
+    context.device.ops().copy(context, x, captured_state(captured, static_cast<int64_t>(i)));
   }
   if (options_.capture_last && state == config_.num_hidden_layers) {
-    const int64_t slot = static_cast<int64_t>(options_.capture.size());
-    context.device.ops().copy(context, x, captured_slot(captured, slot));
+    const int64_t i = static_cast<int64_t>(options_.capture.size());
+    context.device.ops().copy(context, x, captured_state(captured, i));
   }
 }
 
@@ -215,8 +207,8 @@ Status HfTarget::forward(Context& context, const PackedSequences& rows, KvCache*
   if (last.present() && last.data() != x.data()) context.device.ops().copy(context, x, last);
   // The plan's host arrays must outlive their copies.
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
-  for (size_t d = 0; d < rows.slots.size(); ++d) {
-    cache->used[static_cast<size_t>(rows.slots[d])] = plan.lengths[d];
+  for (size_t d = 0; d < rows.cache_slots.size(); ++d) {
+    cache->used[static_cast<size_t>(rows.cache_slots[d])] = plan.lengths[d];
   }
   return ok_status();
 }
@@ -232,23 +224,20 @@ void HfTarget::logits(Context& context, ConstTensorView last, TensorView logits)
 }
 
 void HfTarget::top1(Context& context, ConstTensorView last, TensorView out) {
-  const int64_t count = last.dim(0);
-  for (int64_t begin = 0; begin < count; begin += kLogitRows) {
-    Arena::Scope scope(context.arena);
-    const int64_t end = std::min(count, begin + kLogitRows);
-    const TensorView chunk = context.arena.take(DType::kF32, {end - begin, config_.vocab_size});
+  const auto logits_of = [&](int64_t begin, int64_t end, TensorView chunk) {
     logits(context, last.rows(begin, end), chunk);
-    context.device.ops().argmax(context, chunk, out.rows(begin, end));
-  }
+  };
+  choose_greedily(context, last.dim(0), config_.vocab_size, out, logits_of);
 }
 
-Result<std::vector<float>> HfTarget::layer_weight(int64_t layer, const std::string& name) const {
+Result<HostWeight> HfTarget::layer_weight(int64_t layer, const std::string& name) const {
   const std::string full = fmt::format("layers.{}.{}", layer, name);
   if (layer < 0 || layer >= config_.num_hidden_layers || !weights_.contains(full)) {
     return not_found(fmt::format("the target has no weight '{}' in layer {} (it has {} layers)",
                                  name, layer, config_.num_hidden_layers));
   }
-  return to_floats(weights_.view(full));
+  const ConstTensorView view = weights_.view(full);
+  return HostWeight{to_floats(view), {view.shape().begin(), view.shape().end()}};
 }
 
 }  // namespace

@@ -33,21 +33,27 @@ class KvCache {
   std::vector<Tensor> keys_, values_;
 };
 
-/// Rows to run: tokens packed without padding; `slot` tells which cache slot each sequence extends.
+/// Rows to run: tokens packed without padding, and the slot of the cache that each sequence
+/// extends.
 struct PackedSequences {
-  std::vector<int32_t> token_ids;  // [T]
-  std::vector<int32_t> offsets;    // [D + 1]
-  std::vector<int32_t> slots;      // [D], empty without a cache
+  std::vector<int32_t> token_ids;    // [T]
+  std::vector<int32_t> offsets;      // [D + 1]
+  std::vector<int32_t> cache_slots;  // [D], empty without a cache
+};
+
+/// A weight in host memory, f32.
+struct HostWeight {
+  std::vector<float> values;
+  std::vector<int64_t> shape;
 };
 
 struct TargetOptions {
-  DType compute_dtype =
-      DType::kBf16;  // products and activations; f32 where the device has no native bf16
-  std::vector<int64_t>
-      capture;  // j = residual stream after decoder layer j; 0 = embedding; ascending not required
-  bool capture_last =
-      false;         // also the last layer's output before the final norm, as the last slot
-  bool head = true;  // load and pack the head (needed for logits and top-1)
+  /// Of products and activations; f32 where the device has no native bf16.
+  DType compute_dtype = DType::kBf16;
+  /// j = residual stream after decoder layer j, 0 = embedding; in any order.
+  std::vector<int64_t> capture;
+  bool capture_last = false;  // also the last layer's output before the final norm, as the last one
+  bool head = true;           // load and pack the head (needed for logits and top-1)
 };
 
 /// The frozen target. Loads a Hugging Face directory; weights are packed once and never change.
@@ -87,12 +93,16 @@ class Target {
   virtual ConstTensorView final_norm() const = 0;  // [H] f32
   /// Weight `name` of decoder layer `layer` ("self_attn.q_proj.weight") as f32 on the host, for
   /// warm starts.
-  virtual Result<std::vector<float>> layer_weight(int64_t layer, const std::string& name) const = 0;
+  virtual Result<HostWeight> layer_weight(int64_t layer, const std::string& name) const = 0;
 };
 
-/// One micro-batch through the target, to host memory. `feature_dtype`: bf16 or f32. top1 is filled
-/// where the next token is supervised if `with_top1`. kDataLoss if a state is not finite.
+/// Whether features hold the target's greedy choices.
+enum class Top1 { kNo, kYes };
+
+/// One micro-batch through the target, to host memory. `feature_dtype`: bf16 or f32. With
+/// Top1::kYes, top1 is filled where the next token of the same document is supervised, -1
+/// elsewhere. kDataLoss names sample and layer of a state that is not finite.
 Result<Features> capture_features(Context& context, Target& target, const MicroBatch& batch,
-                                  DType feature_dtype, bool with_top1);
+                                  DType feature_dtype, Top1 top1);
 
 }  // namespace percheron

@@ -5,6 +5,10 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+
+#include "model/frozen_head.h"
+#include "model/parameter_list.h"
 
 namespace percheron {
 namespace {
@@ -22,11 +26,7 @@ class Values {
   }
 
   Result<std::vector<float>> read(const Parameter& parameter) const {
-    const TensorView view = parameter.value.view();
-    std::vector<float> values(static_cast<size_t>(view.elements()));
-    context_.device.copy_bytes(context_.stream, values.data(), view.data(), view.bytes());
-    PERCHERON_RETURN_IF_ERROR(context_.stream.wait_idle());
-    return values;
+    return to_host<float>(context_, parameter.value.view());
   }
 
   Status write(const Parameter& parameter, std::span<const float> values) {
@@ -55,34 +55,14 @@ class Values {
   InitialValues report_;
 };
 
-// Rows of the target's head by token id, all of them for the whole vocabulary.
-Result<std::vector<float>> head_rows(Context& context, const Target& target,
-                                     std::span<const int32_t> draft_ids) {
-  const ConstTensorView head = target.head();
-  std::vector<int32_t> ids(draft_ids.begin(), draft_ids.end());
-  for (int32_t i = 0; draft_ids.empty() && i < head.dim(0); ++i) ids.push_back(i);
-  const Arena::Scope scope(context.arena);
-  const auto count = static_cast<int64_t>(ids.size());
-  const TensorView rows = context.arena.take(DType::kI32, {count});
-  const TensorView values = context.arena.take(DType::kF32, {count, head.dim(1)});
-  context.device.copy_bytes(context.stream, rows.data(), ids.data(), rows.bytes());
-  context.device.ops().gather_rows(context, head, rows, values);
-  std::vector<float> host(static_cast<size_t>(values.elements()));
-  context.device.copy_bytes(context.stream, host.data(), values.data(), values.bytes());
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
-  return host;
-}
-
 Status take_head(Context& context, const Drafter& drafter, const Target& target, Values& values) {
-  const ConstTensorView norm = target.final_norm();
-  std::vector<float> weight(static_cast<size_t>(norm.elements()));
-  context.device.copy_bytes(context.stream, weight.data(), norm.data(), norm.bytes());
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> weight,
+                             to_host<float>(context, target.final_norm()));
   PERCHERON_RETURN_IF_ERROR(values.write(*values.find("norm.weight"), weight));
   const Parameter* head = values.find("lm_head.weight");
   if (head == nullptr || !head->trainable) return ok_status();
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> rows,
-                             head_rows(context, target, drafter.draft_ids()));
+                             head_rows(context, target.head(), drafter.draft_ids()));
   return values.write(*head, rows);
 }
 
@@ -100,17 +80,26 @@ Status take_fc(const Drafter& drafter, Values& values) {
   return values.write(fc, weight);
 }
 
+// A weight of the target's layer, if it has this shape; else nothing, and `values` says so.
+Result<std::optional<std::vector<float>>> layer_weight(const Target& target, int64_t layer,
+                                                       const std::string& source,
+                                                       std::span<const int64_t> shape,
+                                                       const std::string& name, Values& values) {
+  PERCHERON_ASSIGN_OR_RETURN(HostWeight weight, target.layer_weight(layer, source));
+  if (std::ranges::equal(weight.shape, shape)) return std::optional(std::move(weight.values));
+  values.leave(name, fmt::format("the target's is [{}]", fmt::join(weight.shape, ", ")));
+  return std::optional<std::vector<float>>();
+}
+
 // A whole parameter from a layer of the target.
 Status take_weight(const Target& target, int64_t layer, const std::string& source,
                    const std::string& name, Values& values) {
   const Parameter* parameter = values.find(name);
   if (parameter == nullptr) return ok_status();
-  PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> weight, target.layer_weight(layer, source));
-  if (static_cast<int64_t>(weight.size()) != parameter->value.view().elements()) {
-    values.leave(name, "the target's layer has another shape");
-    return ok_status();
-  }
-  return values.write(*parameter, weight);
+  PERCHERON_ASSIGN_OR_RETURN(
+      const auto weight,
+      layer_weight(target, layer, source, parameter->value.view().shape(), name, values));
+  return weight.has_value() ? values.write(*parameter, *weight) : ok_status();
 }
 
 // The columns that read the hidden state, right of those that read the embedding.
@@ -119,14 +108,13 @@ Status take_hidden_half(const Target& target, int64_t layer, const std::string& 
   const Parameter& parameter = *values.find(name);
   const int64_t rows = parameter.value.view().dim(0), columns = parameter.value.view().dim(1);
   const int64_t half = columns / 2;
-  PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> weight, target.layer_weight(layer, source));
-  if (static_cast<int64_t>(weight.size()) != rows * half) {
-    values.leave(name, "the target's layer has another shape");
-    return ok_status();
-  }
+  PERCHERON_ASSIGN_OR_RETURN(
+      const auto weight,
+      layer_weight(target, layer, source, std::vector<int64_t>{rows, half}, name, values));
+  if (!weight.has_value()) return ok_status();
   PERCHERON_ASSIGN_OR_RETURN(std::vector<float> own, values.read(parameter));
   for (int64_t r = 0; r < rows; ++r) {
-    std::copy_n(weight.begin() + r * half, half, own.begin() + r * columns + half);
+    std::copy_n(weight->begin() + r * half, half, own.begin() + r * columns + half);
   }
   return values.write(parameter, own);
 }
@@ -224,13 +212,17 @@ Result<InitialValues> warm_start(Context& context, Drafter& drafter, const Targe
   return values.finish();
 }
 
-Result<InitialValues> init_from(Context& context, Drafter& drafter, const DrafterFile& file) {
+Result<InitialValues> init_from(Context& context, Drafter& drafter, const DrafterFile& file,
+                                ConstTensorView embedding) {
   const DrafterConfig& config = drafter.config();
   if (file.config.kind != config.kind) {
     return invalid_argument(
         fmt::format("drafter.init_from: {} holds another kind of drafter", file.file.path()));
   }
   Values values(context, drafter);
+  if (const Status status = check_embedding(file, embedding); !status.ok()) {
+    values.leave("embed_tokens.weight", status.message());
+  }
   bool any = false;
   for (const auto& parameter : drafter.parameters()) {
     const auto found = file.tensors.find(parameter->name);

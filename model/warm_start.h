@@ -34,8 +34,10 @@ Result<InitialValues> warm_start(Context& context, Drafter& drafter, const Targe
 
 /// Takes all matching weights of an existing drafter: same name and shape, and for fc the same
 /// captured layers, for the head the rows of tokens that both vocabularies have. Other weights
-/// stay. kInvalidArgument if it is another kind of drafter or nothing matches. A resumed run is
-/// another thing: it continues moments, schedule and data too.
-Result<InitialValues> init_from(Context& context, Drafter& drafter, const DrafterFile& file);
+/// stay, the target's embedding too: `left` says if the file's own copy differs from `embedding`
+/// ([V, H], the target's, in host memory). kInvalidArgument if it is another kind of drafter or
+/// nothing matches. A resumed run is another thing: it continues moments, schedule and data too.
+Result<InitialValues> init_from(Context& context, Drafter& drafter, const DrafterFile& file,
+                                ConstTensorView embedding);
 
 }  // namespace percheron

@@ -32,10 +32,6 @@ std::string without_prefixes(std::string_view name) {
   return std::string(name);
 }
 
-bool is_weight_dtype(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
-}
-
 std::span<const std::byte> bytes_of(const ConstTensorView& view) {
   return {static_cast<const std::byte*>(view.data()), view.bytes()};
 }
@@ -255,6 +251,10 @@ Status WeightFiles::check(const ModelConfig& config) {
                 unknown, config.model_type, example);
   }
   return ok_status();
+}
+
+bool is_weight_dtype(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
 }
 
 int64_t first_not_finite(const ConstTensorView& view) {

@@ -26,8 +26,8 @@ class StepTrainerTest : public testing::Test {
     target_ = load_target(device_, run.target().path(), options);
     BatchSource batches(setup_);
     for (int64_t i = 0; i < 4; ++i) {
-      Result<Features> features =
-          capture_features(device_.context(), *target_, batches.make({0, i}), DType::kF32, true);
+      Result<Features> features = capture_features(device_.context(), *target_,
+                                                   batches.make({0, i}), DType::kF32, Top1::kYes);
       ASSERT_TRUE(features.ok()) << features.status().message();
       features_.push_back(std::move(features).value());
     }

@@ -31,7 +31,7 @@ TEST(Capture, FeaturesHaveTheOneLayoutOfStoreAndFile) {
       load_target(device, make_toy_model(4).write(fresh_directory("model")), options);
   const MicroBatch batch = batch_of({{5, 6, 7}, {8, 9}}, {0, 1, 1, 0, 1});
   const Result<Features> f32 =
-      capture_features(device.context(), *target, batch, DType::kF32, false);
+      capture_features(device.context(), *target, batch, DType::kF32, Top1::kNo);
   ASSERT_TRUE(f32.ok()) << f32.status().message();
   EXPECT_EQ(f32->slots, 3);
   EXPECT_TRUE(f32->has_last);
@@ -46,7 +46,7 @@ TEST(Capture, FeaturesHaveTheOneLayoutOfStoreAndFile) {
   }
 
   const Result<Features> bf16 =
-      capture_features(device.context(), *target, batch, DType::kBf16, false);
+      capture_features(device.context(), *target, batch, DType::kBf16, Top1::kNo);
   ASSERT_TRUE(bf16.ok());
   const uint16_t* rounded = bf16->hidden_view().as<uint16_t>();
   for (size_t i = 0; i < 5 * 3 * 32; ++i) {
@@ -61,7 +61,7 @@ TEST(Capture, Top1StandsWhereTheNextTokenOfTheSameDocumentIsSupervised) {
   // The second document begins with a supervised token, which the first one must not predict.
   const MicroBatch batch = batch_of({{5, 6, 7, 11}, {8, 9, 3}}, {0, 1, 0, 1, 1, 0, 1});
   const Result<Features> features =
-      capture_features(device.context(), *target, batch, DType::kBf16, true);
+      capture_features(device.context(), *target, batch, DType::kBf16, Top1::kYes);
   ASSERT_TRUE(features.ok()) << features.status().message();
 
   Context& context = device.context();
@@ -77,14 +77,14 @@ TEST(Capture, Top1StandsWhereTheNextTokenOfTheSameDocumentIsSupervised) {
 
 TEST(Capture, AStateThatIsNotFiniteNamesSampleAndLayer) {
   ToyModel model = make_toy_model(4);
-  // Finite weights whose products overflow in layer 3 for one token only.
+  // Finite weights whose products overflow in the third layer: the first token is named.
   for (float& value : model.tensors["model.layers.2.mlp.up_proj.weight"]) value = 3e38f;
   TestDevice device;
   const auto target =
       load_target(device, model.write(fresh_directory("model")), f32_options({2, 4}));
   const MicroBatch batch = batch_of({{5, 6, 7}, {8, 9}}, {0, 1, 1, 0, 1});
   const Result<Features> features =
-      capture_features(device.context(), *target, batch, DType::kBf16, false);
+      capture_features(device.context(), *target, batch, DType::kBf16, Top1::kNo);
   ASSERT_FALSE(features.ok());
   EXPECT_EQ(features.status().code(), StatusCode::kDataLoss);
   for (const char* part : {"sample 1000", "micro-batch 17 of epoch 2", "layer 4", "token 0"}) {
@@ -100,7 +100,7 @@ TEST(Capture, ALastStateThatIsNotFiniteGivesNoTop1) {
   const auto target = load_target(device, model.write(fresh_directory("model")), f32_options({2}));
   const MicroBatch batch = batch_of({{5, 6, 7}, {8, 9}}, {0, 0, 0, 0, 1});
   const Result<Features> features =
-      capture_features(device.context(), *target, batch, DType::kBf16, true);
+      capture_features(device.context(), *target, batch, DType::kBf16, Top1::kYes);
   EXPECT_EQ(features.status().code(), StatusCode::kDataLoss);
   EXPECT_NE(features.status().message().find("sample 1001"), std::string::npos)
       << features.status().message();

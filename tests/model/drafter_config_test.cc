@@ -9,6 +9,7 @@
 #include "base/file_system.h"
 #include "base/random.h"
 #include "tests/model/toy_model.h"
+#include "tests/test_seed.h"
 
 namespace percheron {
 namespace {
@@ -248,7 +249,7 @@ TEST(DrafterConfig, SaysInSpeculatorsLayoutThatFullAttentionIsNotCausal) {
   choice.mask_token_id = 151669;
   const json full = written(derived(choice), speculators());
   EXPECT_EQ(full["sliding_window_non_causal"], true);  // vllm#56692
-  EXPECT_EQ(full["sample_from_anchor"], false);  // SpecForge#473, speculators#760
+  EXPECT_EQ(full["sample_from_anchor"], false);        // SpecForge#473, speculators#760
   EXPECT_EQ(full["speculators_config"]["proposal_methods"][0]["speculative_tokens"], 15);
   choice.sliding_window = 2048;
   choice.sliding_layers = {0, 1, 2, 3, 4};
@@ -372,6 +373,27 @@ TEST(DrafterConfig, GivesEachEngineItsOwnDraftCount) {
           .ok());
 }
 
+TEST(DrafterConfig, QuotesPathsInServeCommands) {
+  const DrafterConfig eagle3 = derived({});
+  const auto command = [&](ServingEngine engine, DrafterLayout layout) {
+    return serve_command(eagle3, layout, "my run's/out", "a model; rm -rf x", engine, 3).value();
+  };
+  EXPECT_EQ(command(ServingEngine::kVllm, DrafterLayout::kOwn),
+            "vllm serve 'a model; rm -rf x' --speculative-config "
+            R"('{"method":"eagle3","model":"my run'\''s/out","num_speculative_tokens":3}')");
+  EXPECT_EQ(command(ServingEngine::kVllm, DrafterLayout::kSpeculators),
+            R"(vllm serve 'my run'\''s/out')");
+  EXPECT_EQ(
+      command(ServingEngine::kSglang, DrafterLayout::kOwn)
+          .find(
+              "python -m sglang.launch_server --model-path 'a model; rm -rf x' "
+              R"(--speculative-algorithm EAGLE3 --speculative-draft-model-path 'my run'\''s/out' )"),
+      0u);
+  const std::string text =
+      serve_command(eagle3, DrafterLayout::kOwn, "a\"b", "T", ServingEngine::kVllm, 3).value();
+  EXPECT_NE(text.find(R"("model":"a\"b")"), std::string::npos) << text;
+}
+
 TEST(DrafterConfig, SurvivesDamagedTextWithAMessage) {
   for (const char* text :
        {"", "[]", "{\"architectures\": 3}", "{}", "{\"architectures\": [\"X\"]}",
@@ -386,8 +408,7 @@ TEST(DrafterConfig, SurvivesDamagedTextWithAMessage) {
 
 // Every published configuration with values taken out or replaced: read or refused, never worse.
 TEST(DrafterConfig, SurvivesChangedValues) {
-  constexpr uint64_t kSeed = 77;
-  SCOPED_TRACE(kSeed);
+  const TestSeed seed(77);
   const std::vector<json> replacements = {json(),
                                           true,
                                           -1,
@@ -407,7 +428,7 @@ TEST(DrafterConfig, SurvivesChangedValues) {
   for (const std::string& name : names) {
     const json original = json::parse(read_file(kConfigs + name));
     for (uint64_t round = 0; round < 60; ++round) {
-      Random random = Random::keyed(kSeed, name, round);
+      Random random = Random::keyed(seed.value(), name, round);
       json changed = original;
       json* object = &changed;
       if (changed.contains("dflash_config") && random.below(3) == 0) {

@@ -252,6 +252,31 @@ TEST(DrafterFiles, CompareTheirEmbeddingWithTheTargets) {
       check_embedding(file, ConstTensorView(other.data(), DType::kF32, {131, 64}));
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("row 5"), std::string::npos);
+  // A target of another size, and one whose table is no table of floats.
+  const std::vector<float> small(130 * 64);
+  const std::vector<int32_t> integers(131 * 64);
+  for (const ConstTensorView& foreign :
+       {ConstTensorView(small.data(), DType::kF32, {130, 64}),
+        ConstTensorView(other.data(), DType::kF32, {64, 131}),
+        ConstTensorView(integers.data(), DType::kI32, {131, 64})}) {
+    const Status refused = check_embedding(file, foreign);
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(refused.message().find(describe(foreign)), std::string::npos) << refused.message();
+  }
+}
+
+TEST(DrafterFiles, AreNotWrittenWithATableThatIsNoTargets) {
+  const DrafterFile file =
+      read_drafter(system_files(), kExports + "/specforge_eagle3_hf", nullptr).value();
+  const std::vector<int32_t> integers(131 * 64);
+  for (const ConstTensorView& foreign :
+       {ConstTensorView(), ConstTensorView(integers.data(), DType::kI32, {131, 64})}) {
+    const Result<EncodedDrafter> encoded =
+        encode_drafter(file.config, tensors_of(file), file.draft_ids, foreign,
+                       {DrafterLayout::kSpecforgeHf, "", "", 0});
+    ASSERT_FALSE(encoded.ok());
+    EXPECT_EQ(encoded.status().code(), StatusCode::kInvalidArgument);
+  }
 }
 
 TEST(DrafterFiles, AreNotWrittenWithAVocabularyMapThatDoesNotFit) {

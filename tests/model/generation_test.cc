@@ -121,8 +121,11 @@ TEST(Generation, BadInputIsRefused) {
   GenerateOptions options;
   EXPECT_EQ(code({{1}, {}}, options), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({{97}}, options), StatusCode::kInvalidArgument);
-  options.new_tokens_max = 0;
-  EXPECT_EQ(code({{1}}, options), StatusCode::kInvalidArgument);
+  for (const int64_t tokens :
+       {int64_t{0}, kNewTokensMax + 1, std::numeric_limits<int64_t>::max()}) {
+    options.new_tokens_max = tokens;
+    EXPECT_EQ(code({{1}}, options), StatusCode::kInvalidArgument) << tokens;
+  }
   options = {};
   options.temperature = NAN;
   EXPECT_EQ(code({{1}}, options), StatusCode::kInvalidArgument);

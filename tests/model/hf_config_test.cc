@@ -3,6 +3,7 @@
 #include "base/random.h"
 #include "model/config.h"
 #include "tests/model/toy_model.h"
+#include "tests/test_seed.h"
 
 namespace percheron {
 namespace {
@@ -215,6 +216,9 @@ TEST(HfConfig, NumbersAreChecked) {
   expect_refused("llama", {{"num_key_value_heads", 5}}, {"\"num_attention_heads\"", "32", "5"});
   expect_refused("llama", {{"head_dim", 7}}, {"\"head_dim\"", "7"});
   expect_refused("llama", {{"head_dim", 512}}, {"\"head_dim\"", "512"});
+  expect_refused("llama",
+                 {{"num_attention_heads", 514}, {"num_key_value_heads", 2}, {"head_dim", 8}},
+                 {"\"num_attention_heads\"", "514", "256"});
   expect_refused("llama", {{"hidden_size", 250}}, {"\"hidden_size\"", "250"});
   expect_refused("llama", {{"hidden_size", -1}}, {"\"hidden_size\"", "-1"});
   expect_refused("llama", {{"hidden_size", "256"}}, {"\"hidden_size\"", "256"});
@@ -243,9 +247,8 @@ TEST(HfConfig, FilesThatAreNoConfigAreRefusedByPath) {
 }
 
 TEST(HfConfig, AnyDamageGivesAConfigOrAnError) {
-  const uint64_t seed = 5;
-  SCOPED_TRACE(testing::Message() << "seed " << seed);
-  Random random(seed);
+  const TestSeed seed(5);
+  Random random(seed.value());
   const std::string directory = fresh_directory("config");
   const std::string sound = read_file("tests/golden_data/targets/qwen3_qknorm/config.json");
   ASSERT_FALSE(sound.empty());

@@ -54,17 +54,6 @@ TEST(Schedule, WarmupsNeverOvershootTheirPeak) {
   }
 }
 
-// SpecForge fb85f10f: the rate is a pure function of the step, so a resumed run can't jump.
-TEST(Schedule, DependsOnTheStepAlone) {
-  Schedule schedule;
-  schedule.warmup_steps = 3;
-  schedule.total_steps = 20;
-  std::vector<double> forward, backward;
-  for (int64_t s = 0; s < 20; ++s) forward.push_back(schedule_factor(schedule, s));
-  for (int64_t s = 19; s >= 0; --s) backward.insert(backward.begin(), schedule_factor(schedule, s));
-  EXPECT_EQ(forward, backward);
-}
-
 TEST(Schedule, IsRefusedWhenItsNumbersDoNotFit) {
   Schedule schedule;
   EXPECT_EQ(check_schedule(schedule).code(), StatusCode::kInvalidArgument);

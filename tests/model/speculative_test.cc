@@ -178,7 +178,8 @@ Features features_of(Context& context, Target& target,
     batch.offsets.push_back(static_cast<int32_t>(batch.token_ids.size()));
     batch.sample_ids.push_back(batch.sample_ids.size());
   }
-  const Result<Features> features = capture_features(context, target, batch, DType::kF32, false);
+  const Result<Features> features =
+      capture_features(context, target, batch, DType::kF32, Top1::kNo);
   EXPECT_TRUE(features.ok()) << features.status().message();
   return *features;
 }

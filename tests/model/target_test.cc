@@ -145,7 +145,7 @@ std::vector<float> chunked_states(TestDevice& device, Target& target,
   for (size_t begin = 0; begin < tokens.size(); begin += chunk) {
     const size_t end = std::min(tokens.size(), begin + chunk);
     PackedSequences rows = pack({{tokens.begin() + begin, tokens.begin() + end}});
-    rows.slots = {slot};
+    rows.cache_slots = {slot};
     Arena::Scope scope(context.arena);
     const TensorView last = context.arena.take(
         DType::kF32, {static_cast<int64_t>(end - begin), target.config().hidden_size});
@@ -182,7 +182,7 @@ TEST_P(Families, ACutBackSequenceForgetsWhatWasRejected) {
   ASSERT_TRUE(cache.ok());
   const auto feed = [&](const std::vector<int32_t>& fed) {
     PackedSequences rows = pack({fed});
-    rows.slots = {1};
+    rows.cache_slots = {1};
     Arena::Scope scope(context.arena);
     const TensorView last = context.arena.take(DType::kF32, {static_cast<int64_t>(fed.size()), 32});
     EXPECT_TRUE(target->forward(context, rows, cache->get(), {}, last).ok());
@@ -211,10 +211,10 @@ TEST_P(Families, ManySequencesInOneCacheStayApart) {
     end.push_back({document.begin() + 5, document.end()});
   }
   PackedSequences rows = pack(begin);
-  rows.slots = {3, 0, 1};
+  rows.cache_slots = {3, 0, 1};
   ASSERT_TRUE(target->forward(context, rows, cache->get(), {}, {}).ok());
   rows = pack(end);
-  rows.slots = {3, 0, 1};
+  rows.cache_slots = {3, 0, 1};
   Arena::Scope scope(context.arena);
   const TensorView last = context.arena.take(DType::kF32, {45, 32});
   ASSERT_TRUE(target->forward(context, rows, cache->get(), {}, last).ok());
@@ -289,14 +289,14 @@ TEST(Target, AFullCacheSlotIsRefusedAndKept) {
   auto cache = KvCache::make(context.device, target->config(), 2, 4, target->compute_dtype());
   ASSERT_TRUE(cache.ok());
   PackedSequences rows = pack({{1, 2, 3}});
-  rows.slots = {1};
+  rows.cache_slots = {1};
   EXPECT_TRUE(target->forward(context, rows, cache->get(), {}, {}).ok());
   const Status status = target->forward(context, rows, cache->get(), {}, {});
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("slot 1 holds 3 of 4"), std::string::npos) << status.message();
   EXPECT_EQ((*cache)->used[1], 3);
   rows = pack({{1}, {2}});
-  rows.slots = {0, 0};
+  rows.cache_slots = {0, 0};
   EXPECT_EQ(target->forward(context, rows, cache->get(), {}, {}).code(),
             StatusCode::kInvalidArgument);
 }

@@ -21,7 +21,7 @@ class Verification : public testing::TestWithParam<DType> {
     PackedSequences rows;
     rows.token_ids.assign(tokens.begin(), tokens.end());
     rows.offsets = {0, static_cast<int32_t>(tokens.size())};
-    rows.slots = {0};
+    rows.cache_slots = {0};
     cache.used[0] = used;
     const TensorView last =
         context.arena.take(DType::kF32, {std::ssize(tokens), target.config().hidden_size});

@@ -82,7 +82,9 @@ TEST(WarmStart, OfTheLayerTakesTheTargetsLastOne) {
   TestDevice device;
   constexpr std::array<WarmStart, 1> kLayer = {WarmStart::kLayer};
   const ToyPair pair = fresh_pair(device, eagle3_choice(), kLayer);
-  const auto target = [&](const char* name) { return pair.target->layer_weight(3, name).value(); };
+  const auto target = [&](const char* name) {
+    return pair.target->layer_weight(3, name).value().values;
+  };
   const auto own = [&](const std::string& name) {
     return values_of(device, *pair.drafter, "midlayer." + name);
   };
@@ -108,11 +110,11 @@ TEST(WarmStart, OfDflashLayersLeavesQueriesAndKeysRandom) {
     for (const char* part : {"self_attn.v_proj.weight", "self_attn.o_proj.weight",
                              "mlp.gate_proj.weight", "input_layernorm.weight"}) {
       EXPECT_EQ(values_of(device, *pair.drafter, prefix + part),
-                pair.target->layer_weight(2 + i, part).value())
+                pair.target->layer_weight(2 + i, part).value().values)
           << prefix << part;
     }
     EXPECT_NE(values_of(device, *pair.drafter, prefix + "self_attn.q_proj.weight"),
-              pair.target->layer_weight(2 + i, "self_attn.q_proj.weight").value());
+              pair.target->layer_weight(2 + i, "self_attn.q_proj.weight").value().values);
   }
 }
 
@@ -128,10 +130,25 @@ TEST(WarmStart, SaysWhichWeightsHaveAnotherShape) {
   constexpr std::array<WarmStart, 1> kLayer = {WarmStart::kLayer};
   const InitialValues values = warm_start(context, *pair.drafter, *other, kLayer).value();
   EXPECT_EQ(values.left.size(), 7u);
-  EXPECT_NE(std::ranges::find(values.left,
-                              "midlayer.mlp.up_proj.weight: the target's layer has another shape"),
+  EXPECT_NE(std::ranges::find(values.left, "midlayer.mlp.up_proj.weight: the target's is [64, 32]"),
             values.left.end());
   EXPECT_EQ(values.taken.size(), 2u);
+}
+
+// As many elements in another shape would be taken scrambled.
+TEST(WarmStart, ComparesShapesNotCounts) {
+  TestDevice device;
+  const ToyPair pair = make_toy_pair(device, kSeed, eagle3_choice());
+  const nlohmann::json other_sizes = {{"hidden_size", 48}, {"intermediate_size", 32}};
+  const auto other =
+      load_target(device, make_toy_model(kSeed, other_sizes).write(fresh_directory("other")));
+  const std::vector<float> before = values_of(device, *pair.drafter, "midlayer.mlp.up_proj.weight");
+  constexpr std::array<WarmStart, 1> kLayer = {WarmStart::kLayer};
+  const InitialValues values = warm_start(device.context(), *pair.drafter, *other, kLayer).value();
+  EXPECT_EQ(values.taken, (std::vector<std::string>{}));
+  EXPECT_NE(std::ranges::find(values.left, "midlayer.mlp.up_proj.weight: the target's is [32, 48]"),
+            values.left.end());
+  EXPECT_EQ(values_of(device, *pair.drafter, "midlayer.mlp.up_proj.weight"), before);
 }
 
 // The head of a qwen3 target's last layer is read through norms that a plain EAGLE-3 layer lacks.
@@ -198,7 +215,8 @@ TEST(InitFrom, MovesHeadRowsToTheSameTokensOfAnotherVocabulary) {
   whole.draft_vocab_size = 97;
   const ToyPair pair = make_toy_pair(device, kSeed + 1, whole);
   const std::vector<float> before = values_of(device, *pair.drafter, "lm_head.weight");
-  const InitialValues values = init_from(context, *pair.drafter, file).value();
+  const InitialValues values =
+      init_from(context, *pair.drafter, file, pair.target->embedding()).value();
   ASSERT_EQ(values.left.size(), 1u);
   EXPECT_NE(values.left[0].find("37 of 97 rows"), std::string::npos);
   const std::vector<float> after = values_of(device, *pair.drafter, "lm_head.weight");
@@ -219,12 +237,30 @@ TEST(InitFrom, LeavesAnFcOfOtherLayersAlone) {
   other.capture = {0, 2, 4};
   const ToyPair pair = make_toy_pair(device, kSeed + 1, other);
   const std::vector<float> before = values_of(device, *pair.drafter, "fc.weight");
-  const InitialValues values = init_from(context, *pair.drafter, file).value();
+  const InitialValues values =
+      init_from(context, *pair.drafter, file, pair.target->embedding()).value();
   ASSERT_EQ(values.left.size(), 1u);
   EXPECT_NE(values.left[0].find("fc.weight: the file's reads layers [1, 2, 4]"), std::string::npos);
   EXPECT_EQ(values_of(device, *pair.drafter, "fc.weight"), before);
   const ToyPair dflash = make_toy_pair(device, kSeed, dflash_choice());
-  EXPECT_FALSE(init_from(context, *dflash.drafter, file).ok());
+  EXPECT_FALSE(init_from(context, *dflash.drafter, file, dflash.target->embedding()).ok());
+}
+
+// TorchSpec#38: the target's embedding is used whatever the file holds, but not in silence.
+TEST(InitFrom, SaysThatTheFilesEmbeddingIsNotTheTargets) {
+  TestDevice device;
+  Context& context = device.context();
+  const ToyPair old = make_toy_pair(device, kSeed, eagle3_choice());
+  const DrafterFile file = stored(device, old, {DrafterLayout::kSpecforgeHf, "", "", 0}, "old");
+  ASSERT_TRUE(file.embedding.present());
+  EXPECT_TRUE(init_from(context, *old.drafter, file, old.target->embedding()).value().left.empty());
+  const ToyPair pair = make_toy_pair(device, kSeed + 1, eagle3_choice());
+  const InitialValues values =
+      init_from(context, *pair.drafter, file, pair.target->embedding()).value();
+  ASSERT_EQ(values.left.size(), 1u);
+  EXPECT_EQ(values.left[0].find("embed_tokens.weight: "), 0u) << values.left[0];
+  EXPECT_NE(values.left[0].find("differs from the target's at row 0"), std::string::npos)
+      << values.left[0];
 }
 
 // A head that claims to be the target's must be.

@@ -192,9 +192,10 @@ TEST(Weights, LayerWeightsAreGivenAsFloats) {
   TestDevice device;
   const ToyModel model = make_toy_model(1);
   const auto target = load_target(device, model.write(fresh_directory("model")));
-  const Result<std::vector<float>> weight = target->layer_weight(1, "mlp.up_proj.weight");
+  const Result<HostWeight> weight = target->layer_weight(1, "mlp.up_proj.weight");
   ASSERT_TRUE(weight.ok());
-  EXPECT_EQ(*weight, model.tensors.at(kUp));
+  EXPECT_EQ(weight->values, model.tensors.at(kUp));
+  EXPECT_EQ(weight->shape, (std::vector<int64_t>{48, 32}));
   EXPECT_EQ(target->layer_weight(4, "mlp.up_proj.weight").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(target->layer_weight(0, "mlp.gone.weight").status().code(), StatusCode::kNotFound);
 }
