@@ -37,8 +37,8 @@ const std::map<std::string, Denominator>& denominators() {
   static const std::map<std::string, Denominator> table = {
       {"batch_times_tokens", Denominator::kAll},     {"masked_sum", Denominator::kValid},
       {"masked_sum_plus_1e-5", Denominator::kValid}, {"valid", Denominator::kValid},
-      {"masked_sum_plus_1e-5", Denominator::kValid}, {"supervised", Denominator::kSupervised},
-      {"weight_sum", Denominator::kWeights},         {"batch_size", Denominator::kDocuments},
+      {"supervised", Denominator::kSupervised},      {"weight_sum", Denominator::kWeights},
+      {"batch_size", Denominator::kDocuments},
   };
   return table;
 }
@@ -57,9 +57,10 @@ Result<T> look_up(const std::map<std::string, T>& table, const std::string& key,
 Status read_loss(const std::string& name, LossConfig& loss) {
   if (name.starts_with("{")) {
     PERCHERON_ASSIGN_OR_RETURN(const nlohmann::json mixture, parse_json(name, "loss"));
-    for (const auto& [term, factor] : mixture.items()) {
+    for (const auto& [term, value] : mixture.items()) {
       PERCHERON_ASSIGN_OR_RETURN(const TeacherLoss kind, look_up(teacher_losses(), "loss", term));
-      loss.mixture.push_back({kind, factor.get<double>()});
+      PERCHERON_ASSIGN_OR_RETURN(const double weight, json_get<double>(mixture, term, "loss"));
+      loss.mixture.push_back({kind, weight});
     }
     return ok_status();
   }
@@ -105,8 +106,10 @@ Result<Tensor> to_device(GoldenDevice& device, const std::vector<float>& values,
                          std::initializer_list<int64_t> shape) {
   Context context = device.context();
   PERCHERON_ASSIGN_OR_RETURN(Tensor tensor, context.device.make_tensor(DType::kF32, shape));
-  PERCHERON_CHECK(tensor.view().elements() == static_cast<int64_t>(values.size()),
-                  "the values must fill the tensor");
+  if (tensor.view().elements() != static_cast<int64_t>(values.size())) {
+    return invalid_argument(
+        fmt::format("{} elements do not fill {}", values.size(), describe(tensor.view())));
+  }
   context.device.copy_bytes(context.stream, tensor.view().data(), values.data(),
                             tensor.view().bytes());
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
@@ -166,6 +169,14 @@ Result<Features> golden_features(const DrafterStep& step, const std::string& pre
   if (step.file.contains(prefix + "document_ids")) {
     PERCHERON_ASSIGN_OR_RETURN(document_ids, read_integers(step.file, prefix + "document_ids"));
   }
+  const auto hidden = static_cast<size_t>(step.config.target_hidden_size);
+  if (tokens.empty() || ids.rank() != 2 || mask.size() != tokens.size() || hidden < 1 ||
+      captured.size() % (tokens.size() * hidden) != 0 ||
+      (!last.empty() && outputs.size() != tokens.size() * hidden) ||
+      (!document_ids.empty() && document_ids.size() != tokens.size())) {
+    return invalid_argument(fmt::format("{}: its rows and states do not fit {} {}",
+                                        step.file.path(), prefix + "input_ids", describe(ids)));
+  }
   Features features;
   MicroBatch& batch = features.batch;
   batch.token_ids.assign(tokens.begin(), tokens.end());
@@ -175,7 +186,6 @@ Result<Features> golden_features(const DrafterStep& step, const std::string& pre
   features.dtype = DType::kF32;
   features.hidden_size = step.config.target_hidden_size;
   const size_t rows = tokens.size(), width = captured.size() / rows;
-  const size_t hidden = static_cast<size_t>(features.hidden_size);
   features.has_last = !last.empty();
   features.slots = static_cast<int64_t>(width / hidden) + (features.has_last ? 1 : 0);
   for (size_t i = 0; i < rows; ++i) {

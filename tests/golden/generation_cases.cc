@@ -140,6 +140,9 @@ Status run_chain_case(const json& chain, const json& item, Report& report) {
   const std::vector<int32_t> greedy = to_ids(greedy_values);
   const std::set<int64_t> wrong(wrong_values.begin(), wrong_values.end());
 
+  if (greedy.empty() || k < 0 || vocab < 1) {
+    return invalid_argument(name + ": no greedy_tokens, or k or vocab_size out of range");
+  }
   std::vector<int64_t> stops;
   if (stop >= 0) stops.push_back(stop);
   RoundKeeper keeper(limit, stops);
@@ -176,8 +179,14 @@ Status run_offline(const json& offline, Report& report) {
   }
   BlockAgreement agreement;
   for (size_t block = 0; block < correct->size(); ++block) {
-    agreement.add(correct->at(block).get<std::vector<uint8_t>>(),
-                  valid->at(block).get<std::vector<uint8_t>>());
+    const json object = {{"correct", (*correct)[block]}, {"valid", (*valid)[block]}};
+    PERCHERON_ASSIGN_OR_RETURN(const auto right,
+                               json_get<std::vector<int64_t>>(object, "correct", what));
+    PERCHERON_ASSIGN_OR_RETURN(const auto counts,
+                               json_get<std::vector<int64_t>>(object, "valid", what));
+    if (right.size() != counts.size()) return invalid_argument("offline: a block is ragged");
+    agreement.add(std::vector<uint8_t>(right.begin(), right.end()),
+                  std::vector<uint8_t>(counts.begin(), counts.end()));
   }
   const std::vector<double> accuracy = agreement.accuracy_per_position();
   for (size_t j = 0; j < accuracy.size(); ++j) {

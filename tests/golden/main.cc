@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -59,6 +60,16 @@ std::string kind_of_metadata(const std::map<std::string, std::string>& metadata)
   return "";
 }
 
+// What `call` returns, or what it throws: a foreign file ends its own case, not the others.
+template <class T, class F>
+Result<T> guarded(F&& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    return internal_error(error.what());
+  }
+}
+
 // The kind of a file, "" if it is no golden case.
 Result<std::string> kind_of_file(const std::string& path) {
   if (path.ends_with(".safetensors")) {
@@ -74,7 +85,7 @@ Result<std::string> kind_of_file(const std::string& path) {
 }
 
 void add_file(const std::string& path, Found& found) {
-  const Result<std::string> kind = kind_of_file(path);
+  const Result<std::string> kind = guarded<std::string>([&] { return kind_of_file(path); });
   if (!kind.ok()) {
     found.errors.push_back(kind.status().message());
   } else if (kind->empty()) {
@@ -125,7 +136,7 @@ bool run_case(const Case& item) {
     fmt::print("FAIL {}: no runner for kind '{}'\n", item.path, item.kind);
     return false;
   }
-  const Result<Report> report = runner->second(item.path);
+  const Result<Report> report = guarded<Report>([&] { return runner->second(item.path); });
   if (!report.ok()) {
     fmt::print("FAIL {} ({}): {}\n", item.path, item.kind, report.status().message());
     return false;

@@ -28,15 +28,16 @@ Result<Parameters> initial_parameters(Context& context, const SafetensorsFile& f
     if (!name.starts_with(kPrefix)) continue;
     auto parameter = std::make_unique<Parameter>();
     parameter->name = name.substr(kPrefix.size());
+    PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> values, read_floats(file, name));
     PERCHERON_ASSIGN_OR_RETURN(parameter->value,
                                context.device.make_tensor(DType::kF32, view.shape()));
     PERCHERON_ASSIGN_OR_RETURN(parameter->gradient,
                                context.device.make_tensor(DType::kF32, view.shape()));
-    context.device.copy_bytes(context.stream, parameter->value.view().data(), view.data(),
-                              view.bytes());
+    context.device.copy_bytes(context.stream, parameter->value.view().data(), values.data(),
+                              values.size() * sizeof(float));
+    PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
     parameters.push_back(std::move(parameter));
   }
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
   return parameters;
 }
 
@@ -44,8 +45,12 @@ Result<Parameters> initial_parameters(Context& context, const SafetensorsFile& f
 Status load_gradients(Context& context, const SafetensorsFile& file, int64_t step, float weight,
                       Parameters& parameters) {
   for (const auto& parameter : parameters) {
-    PERCHERON_ASSIGN_OR_RETURN(std::vector<float> values,
-                               read_floats(file, fmt::format("grad.{}.{}", step, parameter->name)));
+    const std::string name = fmt::format("grad.{}.{}", step, parameter->name);
+    PERCHERON_ASSIGN_OR_RETURN(std::vector<float> values, read_floats(file, name));
+    if (static_cast<int64_t>(values.size()) != parameter->gradient.view().elements()) {
+      return invalid_argument(fmt::format("{}: {} has {} elements, {} has another number",
+                                          file.path(), name, values.size(), parameter->name));
+    }
     for (float& value : values) value *= weight;
     context.device.copy_bytes(context.stream, parameter->gradient.view().data(), values.data(),
                               values.size() * sizeof(float));
@@ -93,11 +98,16 @@ Result<OptimizerConfig> adamw_config(const SafetensorsFile& file) {
   PERCHERON_ASSIGN_OR_RETURN(config.learning_rate, metadata_number(file, "lr"));
   PERCHERON_ASSIGN_OR_RETURN(config.epsilon, metadata_number(file, "eps"));
   PERCHERON_ASSIGN_OR_RETURN(config.weight_decay, metadata_number(file, "weight_decay"));
-  const std::string betas_text = file.metadata().at("betas"), clip = file.metadata().at("clip");
-  PERCHERON_ASSIGN_OR_RETURN(const json betas, parse_json(betas_text, file.path()));
-  config.beta1 = betas.at(0).get<double>();
-  config.beta2 = betas.at(1).get<double>();
+  PERCHERON_ASSIGN_OR_RETURN(const std::string betas_text, metadata_text(file, "betas"));
+  PERCHERON_ASSIGN_OR_RETURN(const json betas_value, parse_json(betas_text, file.path()));
+  const json object = {{"betas", betas_value}};
+  PERCHERON_ASSIGN_OR_RETURN(const auto betas,
+                             json_get<std::vector<double>>(object, "betas", file.path()));
+  if (betas.size() != 2) return invalid_argument(file.path() + ": metadata 'betas' is no pair");
+  config.beta1 = betas[0];
+  config.beta2 = betas[1];
   config.clip_norm = 0;
+  PERCHERON_ASSIGN_OR_RETURN(const std::string clip, metadata_text(file, "clip"));
   if (clip != "null") {
     PERCHERON_ASSIGN_OR_RETURN(config.clip_norm, metadata_number(file, "clip"));
   }
@@ -120,18 +130,25 @@ Status compare_moments(Context& context, const Optimizer& optimizer, const Safet
 
 // The schedules of transformers and SpecForge by the name that the file gives them.
 Result<Schedule> named_schedule(const json& item) {
-  const std::string what = "schedule", name = item.value("schedule", "");
+  const std::string what = "schedule";
+  const auto text = [&](const char* key) { return json_get_or<std::string>(item, key, "", what); };
+  const auto number = [&](const char* key, double otherwise) {
+    return json_get_or<double>(item, key, otherwise, what);
+  };
   Schedule schedule;
+  PERCHERON_ASSIGN_OR_RETURN(const std::string name, text("schedule"));
+  PERCHERON_ASSIGN_OR_RETURN(const std::string origin, text("origin"));
+  PERCHERON_ASSIGN_OR_RETURN(const std::string decay, text("decay_type"));
   PERCHERON_ASSIGN_OR_RETURN(schedule.warmup_steps, json_get<int64_t>(item, "warmup_steps", what));
   PERCHERON_ASSIGN_OR_RETURN(schedule.total_steps, json_get<int64_t>(item, "total_steps", what));
   schedule.past_end = PastEnd::kFormula;
-  const bool transformers = item.value("origin", "") == "transformers";
-  schedule.warmup = transformers ? Warmup::kFromZero : Warmup::kFromOne;
-  schedule.cycles = item.value("num_cycles", 0.5);
-  schedule.floor = item.value("min_lr_rate", item.value("min_lr_ratio", 0.0));
-  schedule.decay_steps = item.value("decay_steps", int64_t{0});
-  const bool linear_decay = item.value("decay_type", "") == "linear";
-  schedule.decay = linear_decay ? WsdDecay::kLinear : WsdDecay::kCosine;
+  schedule.warmup = origin == "transformers" ? Warmup::kFromZero : Warmup::kFromOne;
+  PERCHERON_ASSIGN_OR_RETURN(schedule.cycles, number("num_cycles", 0.5));
+  PERCHERON_ASSIGN_OR_RETURN(const double ratio, number("min_lr_ratio", 0.0));
+  PERCHERON_ASSIGN_OR_RETURN(schedule.floor, number("min_lr_rate", ratio));
+  PERCHERON_ASSIGN_OR_RETURN(schedule.decay_steps,
+                             json_get_or<int64_t>(item, "decay_steps", 0, what));
+  schedule.decay = decay == "linear" ? WsdDecay::kLinear : WsdDecay::kCosine;
   if (name.starts_with("cosine")) return schedule;
   if (name == "linear") {
     schedule.shape = ScheduleShape::kLinear;
@@ -154,6 +171,10 @@ Result<Report> run_adamw(const std::string& path) {
   PERCHERON_ASSIGN_OR_RETURN(const OptimizerConfig config, adamw_config(file));
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<double> rates, read_numbers(file, "lr"));
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> norms, read_floats(file, "total_norm"));
+  if (norms.size() != rates.size()) {
+    return invalid_argument(
+        fmt::format("{}: {} norms of {} steps", path, norms.size(), rates.size()));
+  }
   PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open());
   Context context = device.context();
   PERCHERON_ASSIGN_OR_RETURN(Parameters parameters, initial_parameters(context, file));
@@ -191,10 +212,8 @@ Result<Report> run_muon(const std::string& path) {
   PERCHERON_ASSIGN_OR_RETURN(config.muon_weight_decay, metadata_number(file, "weight_decay"));
   PERCHERON_ASSIGN_OR_RETURN(const double iterations, metadata_number(file, "ns_steps"));
   config.newton_schulz_steps = static_cast<int>(iterations);
-  const auto scale = file.metadata().find("adjust_lr_fn");
-  if (scale == file.metadata().end()) return invalid_argument(path + ": no adjust_lr_fn");
-  config.muon_scale =
-      scale->second == "original" ? MuonScale::kOriginal : MuonScale::kMatchRmsAdamw;
+  PERCHERON_ASSIGN_OR_RETURN(const std::string scale, metadata_text(file, "adjust_lr_fn"));
+  config.muon_scale = scale == "original" ? MuonScale::kOriginal : MuonScale::kMatchRmsAdamw;
   PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open());
   Context context = device.context();
   PERCHERON_ASSIGN_OR_RETURN(Parameters parameters, initial_parameters(context, file));
@@ -232,16 +251,20 @@ Result<Report> run_lr_schedules(const std::string& path) {
       // Near zero the cosine's own rounding, of a value near 1, is what counts.
       largest = std::max(largest, difference / std::max(std::abs(factors[i]), 1e-4));
     }
+    PERCHERON_ASSIGN_OR_RETURN(const auto origin,
+                               json_get_or<std::string>(item, "origin", "", path));
+    PERCHERON_ASSIGN_OR_RETURN(const auto name,
+                               json_get_or<std::string>(item, "schedule", "", path));
     report.differences.push_back(
-        {fmt::format("{} {} {} of {}", item.value("origin", ""), item.value("schedule", ""),
-                     schedule.warmup_steps, schedule.total_steps),
+        {fmt::format("{} {} {} of {}", origin, name, schedule.warmup_steps, schedule.total_steps),
          largest, tolerance});
   }
   for (const json& item : *ratios) {
-    const double ratio = item.value("ratio", 0.0);
-    const int64_t steps = item.value("total_steps", int64_t{0});
+    PERCHERON_ASSIGN_OR_RETURN(const double ratio, json_get<double>(item, "ratio", path));
+    PERCHERON_ASSIGN_OR_RETURN(const int64_t steps, json_get<int64_t>(item, "total_steps", path));
+    PERCHERON_ASSIGN_OR_RETURN(const int64_t wanted, json_get<int64_t>(item, "specforge", path));
     expect_equal(report, fmt::format("warm-up of ratio {} of {}", ratio, steps),
-                 warmup_steps_from_ratio(ratio, steps), item.value("specforge", int64_t{-1}));
+                 warmup_steps_from_ratio(ratio, steps), wanted);
   }
   return report;
 }

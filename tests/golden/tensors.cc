@@ -33,6 +33,12 @@ Result<std::vector<float>> read_floats(const SafetensorsFile& file, const std::s
   return std::vector<float>(values, values + view.elements());
 }
 
+Result<std::string> metadata_text(const SafetensorsFile& file, const std::string& key) {
+  const auto found = file.metadata().find(key);
+  if (found != file.metadata().end()) return found->second;
+  return invalid_argument(file.path() + ": metadata '" + key + "' is missing");
+}
+
 Result<double> metadata_number(const SafetensorsFile& file, const std::string& key) {
   const auto found = file.metadata().find(key);
   char* end = nullptr;

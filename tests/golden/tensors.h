@@ -15,7 +15,8 @@ namespace percheron::golden {
 Result<std::vector<int64_t>> read_integers(const SafetensorsFile& file, const std::string& name);
 Result<std::vector<float>> read_floats(const SafetensorsFile& file, const std::string& name);
 
-/// The number in the file's metadata under `key`.
+/// The file's metadata under `key`, as text or as a number; kInvalidArgument without it.
+Result<std::string> metadata_text(const SafetensorsFile& file, const std::string& key);
 Result<double> metadata_number(const SafetensorsFile& file, const std::string& key);
 
 /// The largest absolute difference; infinite if the sizes differ or a value is not a number.
