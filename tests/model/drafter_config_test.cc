@@ -383,12 +383,11 @@ TEST(DrafterConfig, QuotesPathsInServeCommands) {
             R"('{"method":"eagle3","model":"my run'\''s/out","num_speculative_tokens":3}')");
   EXPECT_EQ(command(ServingEngine::kVllm, DrafterLayout::kSpeculators),
             R"(vllm serve 'my run'\''s/out')");
-  EXPECT_EQ(
-      command(ServingEngine::kSglang, DrafterLayout::kOwn)
-          .find(
-              "python -m sglang.launch_server --model-path 'a model; rm -rf x' "
-              R"(--speculative-algorithm EAGLE3 --speculative-draft-model-path 'my run'\''s/out' )"),
-      0u);
+  EXPECT_EQ(command(ServingEngine::kSglang, DrafterLayout::kOwn)
+                .find("python -m sglang.launch_server --model-path 'a model; rm -rf x' "
+                      "--speculative-algorithm EAGLE3 "
+                      R"(--speculative-draft-model-path 'my run'\''s/out' )"),
+            0u);
   const std::string text =
       serve_command(eagle3, DrafterLayout::kOwn, "a\"b", "T", ServingEngine::kVllm, 3).value();
   EXPECT_NE(text.find(R"("model":"a\"b")"), std::string::npos) << text;
