@@ -10,6 +10,7 @@
 #include "model/drafter_files.h"
 #include "model/weights.h"
 #include "tools/commands.h"
+#include "tools/printer.h"
 
 namespace percheron {
 namespace {
@@ -20,8 +21,6 @@ struct ExportOptions {
   bool embedding = false;
 };
 
-/// Tokens drafted a round by a served EAGLE-3 drafter, unless told otherwise.
-constexpr int64_t kDraftTokens = 3;
 constexpr const char* kEmbedding = "embed_tokens.weight";
 
 Result<std::vector<HostTensor>> copies_of(const DrafterFile& file) {
@@ -50,19 +49,50 @@ std::string usual_architecture(const std::string& model_type) {
   return found == kClasses.end() ? "" : found->second;
 }
 
-Status print_serve_command(const char* name, ServingEngine engine, const DrafterConfig& drafter,
-                           const ConfigExport& config, const ExportOptions& options) {
+Status print_serve_command(Printer& out, const char* name, ServingEngine engine,
+                           const DrafterConfig& drafter, const ConfigExport& config,
+                           const ExportOptions& options) {
   PERCHERON_ASSIGN_OR_RETURN(const std::string command,
                              serve_command(drafter, config.layout, options.out, options.target,
                                            engine, config.draft_tokens));
-  fmt::print("\nServe it with {}:\n  {}\n", name, command);
+  out.print("\nServe it with {}:\n  {}\n", name, command);
+  return out.status();
+}
+
+/// Refuses what the chosen layout or kind of drafter would ignore.
+Status check_options(const ExportOptions& options, const DrafterConfig& drafter) {
+  const bool dflash = drafter.kind == DrafterKind::kDflash;
+  if (options.embedding && dflash) {
+    return invalid_argument(
+        "--with-embedding is for EAGLE-3: a DFlash drafter uses the target's embedding; leave it "
+        "out");
+  }
+  if (options.embedding && options.to == "speculators") {
+    return invalid_argument(
+        "--with-embedding is for --to specforge: speculators' layout always holds the embedding; "
+        "leave it out");
+  }
+  if (options.draft_tokens > 0 && dflash) {
+    return invalid_argument(
+        fmt::format("--draft-tokens is for EAGLE-3: this DFlash drafter drafts its block size - 1, "
+                    "{}; leave it out",
+                    default_draft_length(drafter)));
+  }
   return ok_status();
 }
 
-Status export_drafter(const ExportOptions& options) {
+/// A trailing slash would make NAME/.partial, which can't be renamed to NAME.
+std::string without_trailing_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+Status export_drafter(ExportOptions options) {
   FileSystem& files = system_files();
+  options.out = without_trailing_slashes(options.out);
   PERCHERON_ASSIGN_OR_RETURN(const ModelConfig target, read_model_config(files, options.target));
   PERCHERON_ASSIGN_OR_RETURN(const DrafterFile file, read_drafter(files, options.drafter, &target));
+  PERCHERON_RETURN_IF_ERROR(check_options(options, file.config));
   if (files.exists(options.out)) {
     return failed_precondition(
         fmt::format("{} exists; remove it or choose another --out", options.out));
@@ -75,7 +105,8 @@ Status export_drafter(const ExportOptions& options) {
   config.target_path = options.target;
   config.target_architecture =
       target.architecture.empty() ? usual_architecture(target.model_type) : target.architecture;
-  config.draft_tokens = options.draft_tokens > 0 ? options.draft_tokens : kDraftTokens;
+  config.draft_tokens =
+      options.draft_tokens > 0 ? options.draft_tokens : default_draft_length(file.config);
   PERCHERON_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::open(files, options.target));
   if (!weights.contains(kEmbedding))
     return data_loss(fmt::format("{} has no {}", options.target, kEmbedding));
@@ -90,11 +121,12 @@ Status export_drafter(const ExportOptions& options) {
   PERCHERON_RETURN_IF_ERROR(files.create_directories(partial));
   PERCHERON_RETURN_IF_ERROR(write_drafter(files, partial, encoded));
   PERCHERON_RETURN_IF_ERROR(files.rename(partial, options.out));
-  fmt::print("{} tensors -> {}\n", encoded.tensors.size(), options.out);
+  Printer out(stdout);
+  out.print("{} tensors -> {}\n", encoded.tensors.size(), options.out);
   PERCHERON_RETURN_IF_ERROR(
-      print_serve_command("vLLM", ServingEngine::kVllm, file.config, config, options));
+      print_serve_command(out, "vLLM", ServingEngine::kVllm, file.config, config, options));
   if (speculators) return ok_status();  // SGLang does not read this layout.
-  return print_serve_command("SGLang", ServingEngine::kSglang, file.config, config, options);
+  return print_serve_command(out, "SGLang", ServingEngine::kSglang, file.config, config, options);
 }
 
 }  // namespace
@@ -117,8 +149,8 @@ void add_export_command(CLI::App& app, Command& chosen) {
       ->capture_default_str();
   command
       ->add_option("--draft-tokens", options->draft_tokens,
-                   "Tokens an EAGLE-3 drafter drafts a round in the serve command; 0 = 3. DFlash: "
-                   "block size - 1")
+                   "Tokens an EAGLE-3 drafter drafts a round in the serve command; 0 = 3. Not for "
+                   "DFlash, which drafts its block size - 1")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_flag("--with-embedding", options->embedding,
