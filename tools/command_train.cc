@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -11,6 +9,9 @@
 #include "base/file_system.h"
 #include "tools/commands.h"
 #include "tools/metrics_file.h"
+#include "tools/observer_list.h"
+#include "tools/plan_time.h"
+#include "tools/printer.h"
 #include "tools/progress_line.h"
 #include "tools/run_config.h"
 #include "tools/run_report.h"
@@ -26,69 +27,57 @@ struct TrainOptions {
   bool plan = false;
 };
 
-/// Passes everything on to several observers.
-class ObserverList : public RunObserver {
- public:
-  void add(std::unique_ptr<RunObserver> observer) { observers_.push_back(std::move(observer)); }
-
-  void on_step(const StepReport& report) override {
-    for (const auto& observer : observers_) observer->on_step(report);
-  }
-  void on_evaluation(const EvaluationReport& report) override {
-    for (const auto& observer : observers_) observer->on_evaluation(report);
-  }
-  void on_checkpoint(const CheckpointReport& report) override {
-    for (const auto& observer : observers_) observer->on_checkpoint(report);
-  }
-  void on_event(const std::string& text) override {
-    for (const auto& observer : observers_) observer->on_event(text);
-  }
-  void on_end(const RunSummary& summary) override {
-    for (const auto& observer : observers_) observer->on_end(summary);
-  }
-
- private:
-  std::vector<std::unique_ptr<RunObserver>> observers_;
-};
-
-Status add_sinks(FileSystem& files, const std::string& directory, ObserverList& observers) {
+Status add_sinks(FileSystem& files, const proto::Run& run, ObserverList& observers) {
+  const std::string& directory = run.output().directory();
+  const int64_t every_steps = run.train().log_every_steps();
   PERCHERON_RETURN_IF_ERROR(files.create_directories(directory));
   PERCHERON_ASSIGN_OR_RETURN(
       std::unique_ptr<RunObserver> metrics,
       MetricsFile::open(files, system_clock(), join_path(directory, "metrics.jsonl")));
-  observers.add(std::move(metrics));
+  observers.add(std::move(metrics), every_steps);
   PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<RunObserver> events,
                              TensorboardFile::create(files, system_clock(), directory));
-  observers.add(std::move(events));
+  observers.add(std::move(events), every_steps);
   observers.add(std::make_unique<ProgressLine>(stdout, progress_style(stdout), system_clock()));
   return ok_status();
 }
 
+/// Loads, then trains. Loading is ended by a signal as any program is: only the actors look at the
+/// count, and there is nothing to save before them.
+Result<RunSummary> load_and_train(const std::shared_ptr<const RunSetup>& setup,
+                                  const RunEnvironment& environment) {
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<RunParts> parts,
+                             make_run_parts(setup, environment));
+  const CatchStopSignals catching;
+  return run_actors(*parts, environment);
+}
+
 Status run_train(const TrainOptions& options) {
   FileSystem& files = system_files();
+  Printer out(stdout);
   PERCHERON_ASSIGN_OR_RETURN(const proto::Run run,
                              read_run_config(files, options.config, options.overrides));
   PERCHERON_ASSIGN_OR_RETURN(const std::shared_ptr<const RunSetup> setup, resolve_run(run, files));
   PERCHERON_ASSIGN_OR_RETURN(const RunPlan plan, plan_run(*setup, files));
-  fmt::print("{}", plan.text());
-  std::fflush(stdout);
-  if (options.plan) return ok_status();
+  out.write(plan.text() + plan_time(files, setup->output(), plan.steps));
+  if (options.plan) return out.status();
   ObserverList observers;
-  PERCHERON_RETURN_IF_ERROR(add_sinks(files, run.output().directory(), observers));
-  const RunEnvironment environment{files, system_clock(), observers, count_stop_signals()};
-  PERCHERON_ASSIGN_OR_RETURN(const RunSummary summary, train(run, environment));
+  PERCHERON_RETURN_IF_ERROR(add_sinks(files, run, observers));
+  const RunEnvironment environment{files, system_clock(), observers, stop_signal_count()};
+  PERCHERON_ASSIGN_OR_RETURN(const RunSummary summary, load_and_train(setup, environment));
   if (summary.stopped_early) {
-    fmt::print("the same command {}\n", summary.latest_checkpoint.empty()
-                                            ? "starts the run; nothing was trained yet"
-                                            : "goes on from " + summary.latest_checkpoint);
+    out.print("the same command {}\n", summary.latest_checkpoint.empty()
+                                           ? "starts the run; nothing was trained yet"
+                                           : "goes on from " + summary.latest_checkpoint);
     return ok_status();
   }
-  PERCHERON_RETURN_IF_ERROR(report_run(run, summary, files, [](const std::string& text) {
-    fmt::print("{}\n", text), std::fflush(stdout);
-  }));
-  fmt::print("drafter: {}\nreport:  {}\n",
-             summary.best_checkpoint.empty() ? summary.latest_checkpoint : summary.best_checkpoint,
-             join_path(run.output().directory(), "report.html"));
+  PERCHERON_ASSIGN_OR_RETURN(const std::string report,
+                             report_run(setup, summary, files, [&out](const std::string& text) {
+                               out.write(text + "\n");
+                             }));
+  out.print("drafter: {}\n",
+            summary.best_checkpoint.empty() ? summary.latest_checkpoint : summary.best_checkpoint);
+  if (!report.empty()) out.print("report:  {}\n", report);
   return ok_status();
 }
 
@@ -108,8 +97,8 @@ void add_train_command(CLI::App& app, Command& chosen) {
       "--plan", options->plan,
       "Only say what would be done: memory, steps, batches, bytes; refuse what can't fit");
   command->footer(
-      "Ctrl-C or SIGTERM writes a checkpoint at the next step and ends; the same command goes on "
-      "from there. "
+      "While it trains, Ctrl-C or SIGTERM writes a checkpoint at the next step and ends; the same "
+      "command goes on from there. "
       "proto/run.proto lists every setting with its default.");
   command->callback([options, &chosen] { chosen = [options] { return run_train(*options); }; });
 }

@@ -9,6 +9,8 @@ TargetParts parts_of(const Target& target) {
   return {target.embedding(), target.head(), target.final_norm(), target.config().rms_norm_eps};
 }
 
+DType dtype_of(const std::string& name) { return name == "bf16" ? DType::kBf16 : DType::kF32; }
+
 }  // namespace
 
 void add_engine_options(CLI::App& command, EngineOptions& options) {
@@ -22,20 +24,22 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
       ->capture_default_str();
 }
 
-Engine::Engine(std::unique_ptr<Device> device, DType dtype)
+Engine::Engine(std::unique_ptr<Device> device, DType dtype, DType drafter_dtype)
     : device_(std::move(device)),
       stream_(device_->make_stream()),
       arena_(*device_),
       context_{*device_, *stream_, arena_},
-      dtype_(dtype) {}
+      dtype_(dtype),
+      drafter_dtype_(drafter_dtype) {}
 
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   PERCHERON_ASSIGN_OR_RETURN(const DeviceId id, parse_device_id(options.device));
   PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                              open_device(id, {.threads = options.threads}));
   device->bind_thread();
-  const DType dtype = options.dtype == "bf16" ? DType::kBf16 : DType::kF32;
-  return std::unique_ptr<Engine>(new Engine(std::move(device), dtype));
+  const DType dtype = dtype_of(options.dtype);
+  const DType drafter = options.drafter_dtype.empty() ? dtype : dtype_of(options.drafter_dtype);
+  return std::unique_ptr<Engine>(new Engine(std::move(device), dtype, drafter));
 }
 
 Status Engine::load(FileSystem& files, const std::string& target_directory,
@@ -52,8 +56,8 @@ Status Engine::load(FileSystem& files, const std::string& target_directory,
   options.capture = file.config.capture;
   PERCHERON_ASSIGN_OR_RETURN(target_, Target::load(files, target_directory, context_, options));
   PERCHERON_RETURN_IF_ERROR(check_embedding(file, target_->embedding()));
-  PERCHERON_ASSIGN_OR_RETURN(drafter_,
-                             make_drafter_from_file(context_, file, parts_of(*target_), dtype_));
+  PERCHERON_ASSIGN_OR_RETURN(
+      drafter_, make_drafter_from_file(context_, file, parts_of(*target_), drafter_dtype_));
   return ok_status();
 }
 

@@ -16,6 +16,7 @@ struct EngineOptions {
   std::string device = "cpu:0";
   int threads = 0;  // 0 = all cores
   std::string dtype = "bf16";
+  std::string drafter_dtype;  // empty = as `dtype`
 };
 
 void add_engine_options(CLI::App& command, EngineOptions& options);
@@ -35,15 +36,16 @@ class Engine {
   Target& target() { return *target_; }
   Drafter* drafter() { return drafter_.get(); }
   DType dtype() const { return dtype_; }
+  DType drafter_dtype() const { return drafter_dtype_; }
 
  private:
-  Engine(std::unique_ptr<Device> device, DType dtype);
+  Engine(std::unique_ptr<Device> device, DType dtype, DType drafter_dtype);
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   Arena arena_;
   Context context_;
-  DType dtype_;
+  DType dtype_, drafter_dtype_;
   std::unique_ptr<Target> target_;
   std::unique_ptr<Drafter> drafter_;
 };

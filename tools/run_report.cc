@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <memory>
 
-#include "actors/run_setup.h"
 #include "actors/step_trainer.h"
 #include "base/log.h"
-#include "tools/engine.h"
+#include "model/drafter_config.h"
 #include "tools/evaluation.h"
+#include "tools/lookup_walk.h"
 #include "tools/prompts.h"
 #include "tools/report.h"
 #include "tools/run_config.h"
@@ -25,23 +25,13 @@ constexpr int64_t kUntrainedPrompts = 3;  // an untrained drafter needs a call f
 constexpr int64_t kUntrainedNewTokens = 64;
 constexpr size_t kShownPrompts = 3;
 
-EngineOptions engine_options(const RunSetup& setup) {
-  EngineOptions options;
-  options.device = to_string(setup.placement.targets.front());
-  options.dtype = setup.target_dtype == DType::kBf16 ? "bf16" : "f32";
-  return options;
-}
-
-/// Drafted tokens a round in the real loop: a chain of 3, or a whole block.
-int64_t draft_length(const RunSetup& setup) {
-  return setup.drafter.kind == DrafterKind::kDflash ? setup.drafter.block_size - 1 : 3;
-}
+std::string option_of(DType dtype) { return dtype == DType::kBf16 ? "bf16" : "f32"; }
 
 EvaluationOptions evaluation_options(const RunSetup& setup, const Target& target) {
   EvaluationOptions options;
   options.generate.new_tokens_max = setup.config.evaluate().new_tokens_max();
   options.generate.stop_token_ids = target.config().eos_token_ids;
-  options.draft_length = draft_length(setup);
+  options.draft_length = default_draft_length(setup.drafter);
   return options;
 }
 
@@ -68,39 +58,6 @@ Json last_walks(const MetricsHistory& history) {
   return walks;
 }
 
-/// Entry b - 1: how many tokens after the answer's position b prompt lookup would have got right.
-Result<std::vector<int32_t>> lookup_accepted(Context& context, std::span<const uint32_t> tokens,
-                                             std::span<const uint8_t> mask, int64_t drafts) {
-  const std::vector<int32_t> ids(tokens.begin(), tokens.end());
-  const std::span<const int32_t> row(ids);
-  std::vector<int32_t> accepted(ids.size(), 0);
-  const auto begin = static_cast<size_t>(std::find(mask.begin(), mask.end(), 1) - mask.begin());
-  const std::unique_ptr<DraftSource> source = make_prompt_lookup(row.first(begin));
-  for (size_t b = begin; b > 0 && b < ids.size(); ++b) {
-    PERCHERON_ASSIGN_OR_RETURN(
-        const std::vector<int32_t> draft,
-        source->draft(context, ConstTensorView(), row.subspan(b, 1), drafts));
-    const size_t known = std::min(draft.size(), ids.size() - b - 1);
-    accepted[b - 1] = static_cast<int32_t>(
-        accepted_prefix(std::span(draft).first(known), row.subspan(b + 1, known)));
-  }
-  return accepted;
-}
-
-/// Prompt lookup walked over the stored answers, as acceptance_length_walk is.
-Result<double> lookup_walk(Context& context, const TokenDataset& data, int64_t rows, int64_t k) {
-  WalkCounts total;
-  for (int64_t i = 0; i < std::min(rows, data.samples()); ++i) {
-    PERCHERON_ASSIGN_OR_RETURN(const std::vector<int32_t> accepted,
-                               lookup_accepted(context, data.tokens(i), data.mask(i), k));
-    const std::vector<int64_t> lengths{k};
-    total.add(walk_answer(accepted, data.mask(i), lengths));
-  }
-  return total.rounds[0] > 0
-             ? static_cast<double>(total.tokens[0]) / static_cast<double>(total.rounds[0])
-             : 1.0;
-}
-
 /// The configuration as it was given.
 Json settings_json(const proto::Run& run) {
   google::protobuf::util::JsonPrintOptions options;
@@ -121,7 +78,7 @@ Json figures_of(const RunSetup& setup, const RunSummary& summary, const Evaluati
                {"acceptance_length_untrained", untrained.drafted().counts.acceptance_length()},
                {"acceptance_length_lookup", evaluation.looked_up().counts.acceptance_length()},
                {"accepted_per_position", measured["accepted_per_position"]},
-               {"draft_length", draft_length(setup)},
+               {"draft_length", default_draft_length(setup.drafter)},
                {"tokens_per_second", drafted},
                {"tokens_per_second_without_drafter", plain},
                {"speedup", plain > 0 ? drafted / plain : 0.0},
@@ -183,17 +140,27 @@ Result<std::vector<ShownPrompt>> shown_prompts(const Evaluation& evaluation,
 
 }  // namespace
 
-Status report_run(const proto::Run& run, const RunSummary& summary, FileSystem& files,
-                  const std::function<void(const std::string&)>& say) {
-  PERCHERON_ASSIGN_OR_RETURN(const std::shared_ptr<const RunSetup> setup, resolve_run(run, files));
+EngineOptions report_engine_options(const RunSetup& setup) {
+  EngineOptions options;
+  options.device = to_string(setup.placement.targets.front());
+  options.threads = setup.placement.threads;
+  options.dtype = option_of(setup.target_dtype);
+  options.drafter_dtype = option_of(setup.drafter_dtype);
+  return options;
+}
+
+Result<std::string> report_run(const std::shared_ptr<const RunSetup>& setup,
+                               const RunSummary& summary, FileSystem& files,
+                               const std::function<void(const std::string&)>& say) {
+  const proto::Run& run = setup->config;
   const std::string& checkpoint =
       summary.best_checkpoint.empty() ? summary.latest_checkpoint : summary.best_checkpoint;
   if (setup->data.held_out == nullptr || checkpoint.empty()) {
     say("no report: it needs data.held_out and a checkpoint");
-    return ok_status();
+    return std::string();
   }
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
-                             Engine::open(engine_options(*setup)));
+                             Engine::open(report_engine_options(*setup)));
   PERCHERON_RETURN_IF_ERROR(engine->load(files, run.target().path(), checkpoint));
   PERCHERON_ASSIGN_OR_RETURN(
       const Prompts prompts,
@@ -214,9 +181,10 @@ Status report_run(const proto::Run& run, const RunSummary& summary, FileSystem& 
                            setup->drafter.kind == DrafterKind::kEagle3 ? "EAGLE-3" : "DFlash",
                            run.target().path());
   data.figures = figures_of(*setup, summary, evaluation, untrained, history);
-  PERCHERON_ASSIGN_OR_RETURN(const double walked,
-                             lookup_walk(engine->context(), *setup->data.held_out,
-                                         run.evaluate().conversations_max(), draft_length(*setup)));
+  PERCHERON_ASSIGN_OR_RETURN(
+      const double walked,
+      lookup_walk(engine->context(), *setup->data.held_out, setup->data.held_out_selection,
+                  default_draft_length(setup->drafter)));
   data.figures["acceptance_length_lookup_walk"] = walked;
   data.config_yaml = run_config_yaml(run);
   Result<std::vector<ShownPrompt>> shown = shown_prompts(evaluation, run.target().path());
@@ -226,7 +194,8 @@ Status report_run(const proto::Run& run, const RunSummary& summary, FileSystem& 
     log_warning("report.html shows no answers: {}", shown.status().message());
   }
   say(evaluation_table(evaluation));
-  return write_report(files, setup->output(), data, history);
+  PERCHERON_RETURN_IF_ERROR(write_report(files, setup->output(), data, history));
+  return join_path(setup->output(), "report.html");
 }
 
 }  // namespace percheron

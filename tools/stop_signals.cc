@@ -2,15 +2,20 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <string_view>
 
 namespace percheron {
 namespace {
 
+constexpr std::array<int, 2> kStopSignals{SIGINT, SIGTERM};
+
 std::atomic<int> signals{0};
 static_assert(std::atomic<int>::is_always_lock_free,
               "a signal handler may only touch lock-free atomics");
+
+std::array<struct sigaction, kStopSignals.size()> before;
 
 void say(std::string_view text) {
   // Nothing can be done about a failed write in a signal handler.
@@ -28,12 +33,17 @@ void on_signal(int number) {
 
 }  // namespace
 
-const std::atomic<int>& count_stop_signals() {
+const std::atomic<int>& stop_signal_count() { return signals; }
+
+CatchStopSignals::CatchStopSignals() {
+  signals = 0;
   struct sigaction action {};
   action.sa_handler = on_signal;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-  return signals;
+  for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &action, &before[i]);
+}
+
+CatchStopSignals::~CatchStopSignals() {
+  for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &before[i], nullptr);
 }
 
 }  // namespace percheron

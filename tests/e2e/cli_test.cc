@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "base/file_system.h"
 #include "base/json.h"
@@ -17,6 +19,7 @@ namespace percheron {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -46,9 +49,14 @@ nlohmann::json json_of(const std::string& text) {
 /// Bad input: exit code 1 and exactly one error line, at the end.
 void expect_one_error(const ProgramResult& result, const std::string& part) {
   EXPECT_EQ(result.exit_code, 1) << result.output;
-  const size_t at = result.output.rfind("error: ");
-  ASSERT_NE(at, std::string::npos) << result.output;
-  EXPECT_THAT(result.output.substr(at), HasSubstr(part));
+  std::vector<std::string> errors;
+  std::istringstream lines(result.output);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("error: ")) errors.push_back(line);
+  }
+  ASSERT_EQ(errors.size(), 1u) << result.output;
+  EXPECT_THAT(result.output, EndsWith(errors[0] + "\n"));
+  EXPECT_THAT(errors[0], HasSubstr(part));
 }
 
 TEST(Program, EveryVerbExplainsItself) {
@@ -99,13 +107,24 @@ TEST_P(TrainedRun, IsReportedExportedAndReloadedWithTheSameAcceptance) {
   for (const std::string layout : {"specforge", "speculators"}) {
     const std::string exported = fresh_directory("exported") + "/" + layout;
     const ProgramResult result = run_program("export " + output + "/latest --target " + target +
-                                             " --out " + exported + " --to " + layout);
+                                             " --out " + exported + "// --to " + layout);
     ASSERT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_FALSE(system_files().exists(exported + "/.partial"));
     EXPECT_THAT(result.output, HasSubstr("vllm serve"));
     const nlohmann::json again = json_of(run_program(common + " --drafter " + exported).output);
     EXPECT_EQ(measured["acceptance_length"], again["acceptance_length"]);
     EXPECT_EQ(measured["accepted_per_position"], again["accepted_per_position"]);
     EXPECT_EQ(measured["drafter"]["rounds"], again["drafter"]["rounds"]);
+  }
+  EXPECT_THAT(trained.output, EndsWith("report:  " + output + "/report.html\n"));
+  const std::string ignored =
+      "export " + output + "/latest --target " + target + " --out " + output + "/never ";
+  if (options.dflash) {
+    expect_one_error(run_program(ignored + "--with-embedding"), "--with-embedding");
+    expect_one_error(run_program(ignored + "--draft-tokens 2"), "--draft-tokens");
+  } else {
+    expect_one_error(run_program(ignored + "--with-embedding --to speculators"),
+                     "--with-embedding");
   }
 }
 
@@ -115,11 +134,26 @@ TEST(Program, AFinishedRunIsNotTrainedAgain) {
   TinyOptions options;
   options.epochs = 1;
   const TinyConfig config = tiny_config("finished", options);
-  ASSERT_EQ(run_program("train -c " + config.path).exit_code, 0);
+  const ProgramResult first = run_program("train -c " + config.path);
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  EXPECT_THAT(first.output, AllOf(HasSubstr("no report: "), HasSubstr("drafter: "),
+                                  Not(HasSubstr("report.html"))));
   const std::string masters = latest_masters(config.run);
   const ProgramResult again = run_program("train -c " + config.path);
   EXPECT_EQ(again.exit_code, 0) << again.output;
   EXPECT_EQ(masters, latest_masters(config.run));
+}
+
+// The printing library throws on a short write, and nobody caught it.
+TEST(Program, AFullDiskUnderTheOutputEndsNoRun) {
+  TinyOptions options;
+  options.epochs = 1;
+  const TinyConfig config = tiny_config("full_output", options);
+  EXPECT_EQ(run_program("train -c " + config.path + " >/dev/full").exit_code, 0);
+  EXPECT_TRUE(system_files().exists(config.run.output().directory() + "/latest"));
+  const std::string inspected = config.run.data().train(0);
+  EXPECT_EQ(run_program("inspect " + inspected + " >/dev/full").exit_code, 1);
+  EXPECT_EQ(run_program("inspect " + inspected).exit_code, 0);
 }
 
 TEST(Program, BadConfigurationIsOneErrorThatNamesTheKey) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 
@@ -11,6 +12,8 @@
 #include "base/hash.h"
 #include "tools/metrics_file.h"
 #include "tools/metrics_history.h"
+#include "tools/observer_list.h"
+#include "tools/plan_time.h"
 #include "tools/progress_line.h"
 #include "tools/tensorboard_file.h"
 
@@ -68,6 +71,60 @@ TEST(MetricsHistory, TheLaterLineOfAStepCountsAndACutLineIsIgnored) {
               ElementsAre("train/accuracy_0", "train/accuracy_1"));
 }
 
+// A byte that is no UTF-8, in a path or a sample's name, must not end the run.
+TEST(MetricsFile, WritesAnyTextAndOneLineEach) {
+  const std::string path = join_path(fresh("bytes"), "metrics.jsonl");
+  const StillClock clock;
+  {
+    auto file = MetricsFile::open(system_files(), clock, path);
+    ASSERT_TRUE(file.ok());
+    (*file)->on_event("sample \xff\n");
+    (*file)->on_checkpoint({.step = 1, .directory = "\xfe", .error = ""});
+  }
+  const auto text = system_files().read_text(path);
+  ASSERT_TRUE(text.ok());
+  EXPECT_EQ(std::count(text->begin(), text->end(), '\n'), 2);
+}
+
+class CountingObserver : public RunObserver {
+ public:
+  explicit CountingObserver(std::vector<int64_t>& steps) : steps_(steps) {}
+  void on_step(const StepReport& report) override { steps_.push_back(report.step); }
+
+ private:
+  std::vector<int64_t>& steps_;
+};
+
+TEST(ObserverList, ThinsStepsButKeepsTheFirstAndTheLast) {
+  std::vector<int64_t> all, some;
+  ObserverList list;
+  list.add(std::make_unique<CountingObserver>(all));
+  list.add(std::make_unique<CountingObserver>(some), 4);
+  for (int64_t number = 1; number <= 10; ++number) {
+    StepReport report = step(number, 1);
+    report.steps_total = 10;
+    list.on_step(report);
+  }
+  EXPECT_EQ(all.size(), 10u);
+  EXPECT_THAT(some, ElementsAre(1, 4, 8, 10));
+}
+
+TEST(PlanTime, IsPredictedFromWhatAnEarlierStartRecorded) {
+  const std::string directory = fresh("plan_time");
+  EXPECT_THAT(plan_time(system_files(), directory, 100), HasSubstr("not known yet"));
+  const StillClock clock;
+  {
+    auto file = MetricsFile::open(system_files(), clock, join_path(directory, "metrics.jsonl"));
+    ASSERT_TRUE(file.ok());
+    for (int64_t number = 1; number <= 80; ++number) {
+      StepReport report = step(number, 1);
+      report.step_seconds = number <= 30 ? 50 : 2;  // what lies far back does not count
+      (*file)->on_step(report);
+    }
+  }
+  EXPECT_THAT(plan_time(system_files(), directory, 100), HasSubstr("3 min 20 s for all steps"));
+}
+
 TEST(MetricsHistory, SmoothingIsTheMeanOfTheLastPoints) {
   const Series smooth = smoothed({"x", {{1, 2}, {2, 4}, {3, 6}}}, 2);
   EXPECT_THAT(smooth.points, ElementsAre(Pair(1, 2), Pair(2, 3), Pair(3, 5)));
@@ -121,6 +178,18 @@ TEST(ProgressLine, SaysEverythingInOneLine) {
   EXPECT_THAT(line, HasSubstr("acc 0.55 0.48"));
   EXPECT_THAT(line, HasSubstr("accept 1.58"));
   EXPECT_EQ(line.find('\n'), std::string::npos);
+}
+
+// The one before the first step ends the run when it fails.
+TEST(ProgressLine, AFailedCheckpointPromisesNothing) {
+  const std::string path = join_path(fresh("progress"), "out");
+  const StillClock clock;
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  ASSERT_NE(file, nullptr);
+  ProgressLine line(file, ProgressLine::Style::kPlain, clock);
+  line.on_checkpoint({.step = 0, .directory = "", .error = "no room"});
+  std::fclose(file);
+  EXPECT_EQ(system_files().read_text(path).value(), "checkpoint of step 0 failed: no room\n");
 }
 
 }  // namespace

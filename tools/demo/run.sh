@@ -42,7 +42,7 @@ step '2/4 data: 1,600 chats for training, 100 held out (about 10 s)'
 shard conversations.jsonl train.safetensors
 shard eval_conversations.jsonl eval.safetensors --prompts
 
-step "3/4 training: $config (some minutes on two cores; the program says how long once it has measured)"
+step "3/4 training: $config (estimated half an hour on two cores; the progress line says what is left)"
 "$program" train -c "$config"
 
 step '4/4 report'
