@@ -19,7 +19,7 @@ namespace percheron {
                       fields_of(x));                                                               \
   }
 
-/// For every actor: what no handler takes is counted and logged, never dropped in silence.
+/// For every actor: what no handler takes is logged, never dropped in silence.
 template <class Self>
 void log_unexpected_messages(Self* self, const char* who) {
   self->set_default_handler(

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "actors/batch_source.h"
 #include "actors/step_trainer.h"
@@ -37,20 +38,36 @@ class CountingDevice {
   Context context_;
 };
 
-// The micro-batch of the first epoch with most tokens: it decides the activations.
-MicroBatch largest_batch(const RunSetup& setup, BatchSource& batches) {
-  const EpochPlan plan = EpochPlan::make(setup.data.selection, setup.data.options, 0);
+// The micro-batch of the first epoch, or of the held-out data, with most tokens: it decides the
+// activations.
+MicroBatch largest_batch(BatchSource& batches, int64_t epoch, const EpochPlan& plan) {
   int64_t largest = 0;
   for (int64_t i = 1; i < plan.micro_batches(); ++i) {
     if (plan.tokens(i) > plan.tokens(largest)) largest = i;
   }
-  return batches.make({0, largest});
+  return batches.make({epoch, largest});
+}
+
+Result<Features> count_capture(Context& context, const RunSetup& setup, Target& target,
+                               const MicroBatch& batch) {
+  return capture_features(context, target, batch, setup.features.dtype,
+                          setup.features.has_top1 ? Top1::kYes : Top1::kNo);
+}
+
+// One step and, with held-out data, one evaluation: each takes scratch that the others don't.
+Status count_training(Context& context, DrafterTrainer& trainer, const Features& features,
+                      const std::optional<Features>& held_out) {
+  PERCHERON_RETURN_IF_ERROR(trainer.add(context, features).status());
+  StepSums sums;
+  sums.weight = 1;
+  PERCHERON_RETURN_IF_ERROR(trainer.apply(context, nullptr, sums, 0).status());
+  return held_out ? trainer.evaluate(context, *held_out).status() : ok_status();
 }
 
 Status count_memory(const std::shared_ptr<const RunSetup>& setup, FileSystem& files,
                     RunPlan& plan) {
   BatchSource batches(setup);
-  const MicroBatch batch = largest_batch(*setup, batches);
+  const RunData& data = setup->data;
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> device, CountingDevice::open());
   TargetOptions options;
   options.compute_dtype = setup->target_dtype;
@@ -59,10 +76,17 @@ Status count_memory(const std::shared_ptr<const RunSetup>& setup, FileSystem& fi
   PERCHERON_ASSIGN_OR_RETURN(
       const std::unique_ptr<Target> target,
       Target::load(files, setup->config.target().path(), device->context(), options));
-  PERCHERON_ASSIGN_OR_RETURN(
-      const Features features,
-      capture_features(device->context(), *target, batch, setup->features.dtype,
-                       setup->features.has_top1 ? Top1::kYes : Top1::kNo));
+  const MicroBatch batch =
+      largest_batch(batches, 0, EpochPlan::make(data.selection, data.options, 0));
+  PERCHERON_ASSIGN_OR_RETURN(const Features features,
+                             count_capture(device->context(), *setup, *target, batch));
+  std::optional<Features> held_out;
+  if (data.held_out) {
+    const MicroBatch measured = largest_batch(
+        batches, kHeldOutEpoch, EpochPlan::make(data.held_out_selection, data.held_out_options, 0));
+    PERCHERON_ASSIGN_OR_RETURN(held_out,
+                               count_capture(device->context(), *setup, *target, measured));
+  }
   const uint64_t target_bytes = device->bytes();
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> other, CountingDevice::open());
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<DrafterTrainer> trainer,
@@ -71,7 +95,7 @@ Status count_memory(const std::shared_ptr<const RunSetup>& setup, FileSystem& fi
     (parameter->trainable ? plan.trained_parameters : plan.frozen_parameters) +=
         parameter->value.view().elements();
   }
-  PERCHERON_RETURN_IF_ERROR(trainer->add(other->context(), features).status());
+  PERCHERON_RETURN_IF_ERROR(count_training(other->context(), *trainer, features, held_out));
   const uint64_t trainer_bytes = other->bytes();
   for (DevicePlan& place : plan.devices) {
     if (place.targets > 0) place.target_bytes = target_bytes;
@@ -104,6 +128,10 @@ void add_notes(const RunSetup& setup, RunPlan& plan) {
                                      count(data.selection.truncated),
                                      count(data.selection.too_long_skipped)));
   }
+  if (data.held_out_left_out > 0) {
+    plan.notes.push_back(count(data.held_out_left_out) +
+                         " held-out samples are left out: features.bytes_max has no room for them");
+  }
   if (data.held_out_in_training > 0) {
     plan.notes.push_back(count(data.held_out_in_training) +
                          " held-out samples are also trained on");
@@ -115,17 +143,41 @@ void add_notes(const RunSetup& setup, RunPlan& plan) {
         "epoch",
         format_bytes(plan.feature_bytes_per_epoch), format_bytes(cache)));
   }
+}
+
+bool has_own_memory(DeviceId id) { return id.kind == DeviceKind::kCuda; }
+
+// What this machine has of the run's devices, with a note on each that is not there or not fast.
+MachineMemory look_at_devices(const RunSetup& setup, RunPlan& plan) {
+  MachineMemory memory;
   const bool bf16 = setup.target_dtype == DType::kBf16 || setup.drafter_dtype == DType::kBf16;
   for (const DevicePlan& device : plan.devices) {
     const Result<std::unique_ptr<Device>> opened =
         open_device(device.id, DeviceOptions{setup.placement.threads});
     if (!opened.ok()) {
       plan.notes.push_back(opened.status().message());
-    } else if (bf16 && !(*opened)->info().native_bf16) {
+      continue;
+    }
+    const DeviceInfo& info = (*opened)->info();
+    if (has_own_memory(device.id)) memory.devices[device.id] = info.memory_bytes;
+    if (bf16 && !info.native_bf16) {
       plan.notes.push_back("on " + to_string(device.id) +
                            " bf16 is a storage type: products run in f32");
     }
   }
+  const Result<std::unique_ptr<Device>> host =
+      open_device({DeviceKind::kCpu, 0}, DeviceOptions{setup.placement.threads});
+  if (host.ok()) memory.host = (*host)->info().memory_bytes;
+  const proto::Features& features = setup.config.features();
+  const uint64_t limits = plan.host_bytes() - setup.step_bytes_max + features.bytes_max() +
+                          features.cache_memory_bytes_max();
+  if (host.ok() && limits > memory.host) {
+    plan.notes.push_back(fmt::format(
+        "when features.bytes_max and features.cache_memory_bytes_max are used up the run takes {}, "
+        "but the host's memory is {}",
+        format_bytes(limits), format_bytes(memory.host)));
+  }
+  return memory;
 }
 
 }  // namespace
@@ -159,7 +211,37 @@ Result<RunPlan> plan_run(const RunSetup& setup, FileSystem& files) {
   }
   PERCHERON_RETURN_IF_ERROR(count_memory(plan.setup, files, plan));
   add_notes(setup, plan);
+  PERCHERON_RETURN_IF_ERROR(check_plan_fits(plan, look_at_devices(setup, plan)));
   return plan;
+}
+
+Status check_plan_fits(const RunPlan& plan, const MachineMemory& memory) {
+  constexpr const char* kWhatToDo =
+      "use a smaller data.token_budget, fewer layers or a smaller draft vocabulary, fewer trainers "
+      "on it, or another placement";
+  for (const DevicePlan& device : plan.devices) {
+    const auto known = memory.devices.find(device.id);
+    if (known == memory.devices.end() || device.bytes() <= known->second) continue;
+    return resource_exhausted(fmt::format(
+        "{} would hold {} ({} targets, {} trainers), but has {} of memory: {}",
+        to_string(device.id), format_bytes(device.bytes()), format_bytes(device.target_bytes),
+        format_bytes(device.trainer_bytes), format_bytes(known->second), kWhatToDo));
+  }
+  if (memory.host == 0 || plan.host_bytes() <= memory.host) return ok_status();
+  return resource_exhausted(fmt::format(
+      "the run needs at least {} of host memory ({} held-out features, {} features of the largest "
+      "step, the rest targets and trainers), but the machine has {}: {}, or fewer "
+      "evaluate.conversations_max",
+      format_bytes(plan.host_bytes()), format_bytes(plan.held_out_bytes),
+      format_bytes(plan.setup->step_bytes_max), format_bytes(memory.host), kWhatToDo));
+}
+
+uint64_t RunPlan::host_bytes() const {
+  uint64_t bytes = held_out_bytes + setup->step_bytes_max;
+  for (const DevicePlan& device : devices) {
+    if (!has_own_memory(device.id)) bytes += device.bytes();
+  }
+  return bytes;
 }
 
 std::string RunPlan::text() const {

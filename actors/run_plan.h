@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,7 +18,8 @@ struct DevicePlan {
   DeviceId id;
   int targets = 0, trainers = 0;  // actors on it
   uint64_t target_bytes = 0;      // weights and activations of the target on it
-  uint64_t trainer_bytes = 0;     // of all its trainers: weights, moments, gradients, activations
+  uint64_t trainer_bytes = 0;     // of all its trainers: weights, moments, gradients, and the
+                                  // largest of a micro-batch, an update and an evaluation
 
   uint64_t bytes() const { return target_bytes + trainer_bytes; }
 };
@@ -35,11 +37,25 @@ struct RunPlan {
   std::vector<DevicePlan> devices;
   std::vector<std::string> notes;  // what a reader should know before starting
 
+  /// What the run can't do without in host memory: CPU devices, the features of one step, those
+  /// held out.
+  uint64_t host_bytes() const;
   /// For people; several lines.
   std::string text() const;
 };
 
-/// Plans a run without training. Errors as Target::load(). Reads the target's weights.
+/// Memory that a machine has, in bytes.
+struct MachineMemory {
+  uint64_t host = 0;                     // CPU and emulated devices share it
+  std::map<DeviceId, uint64_t> devices;  // with memory of their own
+};
+
+/// kResourceExhausted names the device or the host whose memory is less than the plan needs at
+/// least, with both numbers and what to change. A device that `memory` does not know fits.
+Status check_plan_fits(const RunPlan& plan, const MachineMemory& memory);
+
+/// Plans a run without training. Errors as Target::load() and check_plan_fits(). Reads the target's
+/// weights.
 Result<RunPlan> plan_run(const RunSetup& setup, FileSystem& files);
 
 }  // namespace percheron

@@ -105,7 +105,7 @@ std::string row_hash(const TokenDataset& dataset, int64_t sample) {
   return content_hash(std::as_bytes(dataset.tokens(sample)));
 }
 
-// Soup#680 (C120): rows that are both trained on and measured.
+// Soup#680: rows that are both trained on and measured.
 int64_t count_shared(const TokenDataset& train, const TokenDataset& held_out,
                      const SampleSelection& measured) {
   std::unordered_set<std::string> rows;
@@ -312,7 +312,7 @@ void limit_held_out(RunSetup& setup) {
 Status resolve_draft_lengths(const proto::Evaluate& given, RunSetup& setup) {
   const bool eagle3 = setup.drafter.kind == DrafterKind::kEagle3;
   std::set<int64_t> lengths(given.draft_lengths().begin(), given.draft_lengths().end());
-  if (lengths.empty()) lengths.insert(eagle3 ? 3 : setup.drafter.block_size - 1);
+  if (lengths.empty()) lengths.insert(default_draft_length(setup.drafter));
   const int64_t most = eagle3 ? 64 : setup.drafter.block_size - 1;
   for (int64_t length : lengths) {
     if (length < 1 || length > most) {

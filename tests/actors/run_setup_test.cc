@@ -168,5 +168,87 @@ TEST(RunPlan, CountsStepsBytesAndMemory) {
   }
 }
 
+TEST(RunPlan, CountsWhatAnEvaluationTakes) {
+  proto::Run run = make_tiny_run("plan_evaluation", {.held_out = 3});
+  uint64_t bytes[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    run.mutable_evaluate()->clear_draft_lengths();
+    run.mutable_evaluate()->add_draft_lengths(i == 0 ? 1 : 60);
+    const auto setup = resolve_run(run, system_files());
+    ASSERT_TRUE(setup.ok()) << setup.status().message();
+    const Result<RunPlan> plan = plan_run(**setup, system_files());
+    ASSERT_TRUE(plan.ok()) << plan.status().message();
+    bytes[i] = plan->devices.back().trainer_bytes;
+  }
+  EXPECT_GT(bytes[1], bytes[0]);
+}
+
+TEST(RunPlan, RefusesWhatTheMachineCannotHold) {
+  const proto::Run run = make_tiny_run("plan_fits", {.held_out = 3});
+  const auto setup = resolve_run(run, system_files());
+  ASSERT_TRUE(setup.ok()) << setup.status().message();
+  Result<RunPlan> planned = plan_run(**setup, system_files());
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  RunPlan& plan = planned.value();
+  const uint64_t host = plan.host_bytes();
+  EXPECT_GT(host, plan.devices[0].bytes() + plan.held_out_bytes);
+  EXPECT_TRUE(check_plan_fits(plan, {.host = host, .devices = {}}).ok());
+  Status refused = check_plan_fits(plan, {.host = host - 1, .devices = {}});
+  EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.message().find("host memory"), std::string::npos) << refused.message();
+  // A device with memory of its own takes nothing of the host's.
+  const DeviceId cuda{DeviceKind::kCuda, 1};
+  plan.devices[0].id = cuda;
+  EXPECT_LT(plan.host_bytes(), host);
+  const uint64_t bytes = plan.devices[0].bytes();
+  EXPECT_TRUE(check_plan_fits(plan, {.host = host, .devices = {{cuda, bytes}}}).ok());
+  refused = check_plan_fits(plan, {.host = host, .devices = {{cuda, bytes - 1}}});
+  EXPECT_NE(refused.message().find("cuda:1"), std::string::npos) << refused.message();
+}
+
+// What a drafter's file says was once taken whatever the configuration said beside it.
+TEST(RunSetup, FileThatSettlesTheDrafterIsContradictedByNobody) {
+  proto::Run run = make_tiny_run("first_drafter", {.epochs = 1});
+  RecordingObserver observer;
+  ASSERT_TRUE(train_tiny(run, observer).ok());
+  const std::string drafter = join_path(run.output().directory(), "latest");
+  for (const bool weights : {true, false}) {
+    SCOPED_TRACE(weights ? "init_from" : "config");
+    proto::Run next = run;
+    if (weights) {
+      next.mutable_drafter()->set_init_from(drafter);
+    } else {
+      next.mutable_drafter()->set_config(join_path(drafter, "config.json"));
+    }
+    auto setup = resolve_run(next, system_files());
+    ASSERT_TRUE(setup.ok()) << "the same values: " << setup.status().message();
+    EXPECT_FALSE((*setup)->drafter.freeze_head);
+    next.mutable_drafter()->set_freeze_head(true);
+    setup = resolve_run(next, system_files());
+    ASSERT_TRUE(setup.ok()) << setup.status().message();
+    EXPECT_TRUE((*setup)->drafter.freeze_head);
+    const std::vector<Refusal> refusals = {
+        {"capture", [](auto& r) { r.mutable_drafter()->set_capture(0, 0); }, {"drafter.capture"}},
+        {"layers", [](auto& r) { r.mutable_drafter()->set_layers(2); }, {"drafter.layers"}},
+        {"vocabulary",
+         [](auto& r) { r.mutable_drafter()->set_draft_vocab_size(32); },
+         {"drafter.draft_vocab_size"}},
+        {"norm",
+         [](auto& r) { r.mutable_drafter()->set_norm_output(true); },
+         {"drafter.norm_output"}},
+        {"block", [](auto& r) { r.mutable_drafter()->set_block_size(7); }, {"drafter.block_size"}},
+    };
+    for (const Refusal& refusal : refusals) {
+      SCOPED_TRACE(refusal.name);
+      proto::Run changed = next;
+      refusal.change(changed);
+      const auto refused = resolve_run(changed, system_files());
+      ASSERT_FALSE(refused.ok());
+      EXPECT_NE(refused.status().message().find(refusal.parts[0]), std::string::npos)
+          << refused.status().message();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace percheron
