@@ -15,6 +15,8 @@ namespace {
 // Prompt tokens that one pass may add, and rows whose logits are on the host together.
 constexpr int64_t kPrefillTokens = 2048;
 constexpr int64_t kSampleRows = 32;
+// Up to this many sequences in flight a pass is bound by reading the weights.
+constexpr int64_t kDecodingSlotsMax = 16;
 
 // One prompt in flight.
 struct Sequence {
@@ -202,6 +204,8 @@ bool Generator::take(size_t choice, int32_t token) {
 
 Result<std::vector<Generated>> Generator::run(const std::function<void(int64_t)>& progress) {
   PERCHERON_RETURN_IF_ERROR(make_cache());
+  std::optional<DecodingScope> decoding;
+  if (cache_->slots() <= kDecodingSlotsMax) decoding.emplace(context_);
   int64_t unfinished = static_cast<int64_t>(prompts_.size());
   while (unfinished > 0) {
     admit_waiting();

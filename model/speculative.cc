@@ -209,6 +209,7 @@ Status Decoder::round() {
 
 Result<SpeculativeResult> Decoder::run(std::span<const int32_t> prompt) {
   const Arena::Scope scope(context_.arena);
+  const DecodingScope decoding(context_);
   if (source_ != nullptr) source_->reset();
   PERCHERON_RETURN_IF_ERROR(prefill(prompt));
   while (!keeper_.done()) PERCHERON_RETURN_IF_ERROR(round());

@@ -17,6 +17,11 @@ extern const int64_t kProductScratchBytes;
 void pack_panels(const ConstRows& weight, PanelColumns columns, DType dtype, void* panels);
 void product(const Product& a);
 void weight_gradient(const WeightGradient& a);
+#ifdef __AVX512BF16__
+int64_t bf16_pairs_bytes(int64_t columns, int64_t depth);
+void pack_bf16_pairs(const ConstRows& weight, void* pairs);
+void few_bf16_rows_product(const Product& a);
+#endif
 
 void rms_norm(const ConstRows& x, const float* weight, float epsilon, const Rows& out,
               float* inverse_rms);

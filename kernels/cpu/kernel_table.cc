@@ -15,6 +15,15 @@ const KernelTable& kernel_table() {
       .pack_panels = pack_panels,
       .product = product,
       .weight_gradient = weight_gradient,
+#ifdef __AVX512BF16__
+      .bf16_pairs_bytes = bf16_pairs_bytes,
+      .pack_bf16_pairs = pack_bf16_pairs,
+      .few_bf16_rows_product = few_bf16_rows_product,
+#else
+      .bf16_pairs_bytes = nullptr,
+      .pack_bf16_pairs = nullptr,
+      .few_bf16_rows_product = nullptr,
+#endif
       .rms_norm = rms_norm,
       .rms_norm_backward = rms_norm_backward,
       .rotary = rotary,

@@ -122,6 +122,13 @@ struct KernelTable {
   void (*product)(const Product& a);
   void (*weight_gradient)(const WeightGradient& a);
 
+  /// For few bf16 rows, as in decoding; null where the processor does not multiply bf16. A weight
+  /// [columns, depth] of bf16, depth even, is packed into bf16_pairs_bytes; a product has bf16 rows
+  /// and these as its panels.
+  int64_t (*bf16_pairs_bytes)(int64_t columns, int64_t depth);
+  void (*pack_bf16_pairs)(const ConstRows& weight, void* pairs);
+  void (*few_bf16_rows_product)(const Product& a);
+
   void (*rms_norm)(const ConstRows& x, const float* weight, float epsilon, const Rows& out,
                    float* inverse_rms);
   void (*rms_norm_backward)(const RmsNormBackward& a);

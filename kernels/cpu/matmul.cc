@@ -4,6 +4,8 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 
+#include <mutex>
+
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/shapes.h"
 
@@ -16,6 +18,11 @@ struct CpuPacked final : PackedMatrix {
   DType dtype;
   Buffer panels;
   std::unique_ptr<OneDnnWeight> native;
+
+  /// Beside `native`, for decoding: made when it comes for the first time after pack().
+  mutable std::mutex pairs_mutex;
+  mutable bool pairs_fresh = false;
+  mutable Buffer pairs;
 };
 
 const CpuPacked& packed_for(const PackedMatrix& packed, MatrixUse use) {
@@ -27,6 +34,29 @@ const CpuPacked& packed_for(const PackedMatrix& packed, MatrixUse use) {
 void* product_scratch(Context& context, const KernelTable& kernels) {
   const int64_t bytes = kernels.product_scratch_bytes * omp_get_max_threads();
   return context.arena.take(DType::kU8, {bytes}).data();
+}
+
+/// Where decoding reads the weight; null, and the stream says so, if there is no memory.
+const void* fresh_pairs(Context& context, const KernelTable& kernels, OneDnnProducts& native,
+                        const CpuPacked& packed) {
+  const std::lock_guard lock(packed.pairs_mutex);
+  if (packed.pairs_fresh) return packed.pairs.data();
+  if (packed.pairs.data() == nullptr) {
+    const int64_t bytes = kernels.bf16_pairs_bytes(packed.out_features, packed.in_features);
+    auto buffer = context.device.allocate(static_cast<size_t>(bytes));
+    if (!buffer.ok()) {
+      context.stream.fail(buffer.status());
+      return nullptr;
+    }
+    packed.pairs = std::move(*buffer);
+  }
+  const Arena::Scope scope(context.arena);
+  const TensorView weight =
+      context.arena.take(DType::kBf16, {packed.out_features, packed.in_features});
+  native.unpack(*packed.native, weight);
+  kernels.pack_bf16_pairs(rows_of(ConstTensorView(weight)), packed.pairs.data());
+  packed.pairs_fresh = true;
+  return packed.pairs.data();
 }
 
 ConstTensorView as_bf16(const Ops& ops, Context& context, const ConstTensorView& x) {
@@ -74,6 +104,7 @@ void CpuOps::pack(Context& context, ConstTensorView weight, PackedMatrix& packed
   if (target.native != nullptr) {
     Arena::Scope scope(context.arena);
     native_->pack(context, as_bf16(*this, context, weight), *target.native);
+    target.pairs_fresh = false;
     return;
   }
   if (target.panels.data() == nullptr) return;  // There was no memory: the stream says so.
@@ -89,7 +120,19 @@ void CpuOps::product(Context& context, ConstTensorView x, const PackedMatrix& we
   Arena::Scope scope(context.arena);
   const CpuPacked& packed = packed_for(weight, use);
   if (packed.native != nullptr) {
-    native_->product(context, as_bf16(*this, context, x), *packed.native, bias, write, y);
+    const ConstTensorView narrow = as_bf16(*this, context, x);
+    // oneDNN computes whole chunks of rows: for few rows far more than there is.
+    const bool few = context.decoding && use == MatrixUse::kForward && x.dim(1) % 2 == 0;
+    if (!few) return native_->product(context, narrow, *packed.native, bias, write, y);
+    const void* pairs = fresh_pairs(context, kernels_, *native_, packed);
+    if (pairs == nullptr) return;
+    kernels_.few_bf16_rows_product({.x = activations_of(narrow),
+                                    .panels = pairs,
+                                    .panels_dtype = DType::kBf16,
+                                    .bias = vector_or_null<float>(bias),
+                                    .write = write,
+                                    .y = activations_of(y),
+                                    .scratch = nullptr});
     return;
   }
   if (packed.panels.data() == nullptr) return;

@@ -31,6 +31,12 @@ struct Weight final : OneDnnWeight {
   int64_t depth, columns;
   Memory::desc layout;
   Buffer data;
+
+  /// B [depth, columns] as a weight [out, in] lies whose rows are `stride` elements apart.
+  Memory::desc plain_layout(DType dtype, int64_t stride) const {
+    return use == MatrixUse::kForward ? matrix(depth, columns, dtype, 1, stride)
+                                      : matrix(depth, columns, dtype, stride, 1);
+  }
 };
 
 /// What tells one product's primitive from another's.
@@ -121,6 +127,17 @@ struct OneDnnProducts::State {
     });
   }
 
+  void reorder(const Memory::desc& from_layout, const void* from, const Memory::desc& to_layout,
+               void* to) const {
+    checked([&] {
+      Memory source(from_layout, engine, const_cast<void*>(from));
+      Memory target(to_layout, engine, to);
+      dnnl::stream stream(engine);
+      dnnl::reorder(source, target).execute(stream, source, target);
+      stream.wait();
+    });
+  }
+
   /// A chunk of exactly the rows that x and y have.
   void run_chunk(Context& context, const ConstTensorView& x, const Weight& weight,
                  const float* bias, Write write, const TensorView& y) {
@@ -178,18 +195,15 @@ std::unique_ptr<OneDnnWeight> OneDnnProducts::make_weight(Context& context, int6
 void OneDnnProducts::pack(Context&, ConstTensorView weight, OneDnnWeight& packed) {
   auto& target = static_cast<Weight&>(packed);
   PERCHERON_CHECK(weight.dtype() == state_->dtype, "the weight has another dtype than the product");
-  checked([&] {
-    const int64_t stride = weight.stride(0);
-    const bool forward = target.use == MatrixUse::kForward;
-    const Memory::desc plain =
-        forward ? matrix(target.depth, target.columns, weight.dtype(), 1, stride)
-                : matrix(target.depth, target.columns, weight.dtype(), stride, 1);
-    Memory from(plain, state_->engine, const_cast<void*>(weight.data()));
-    Memory to(target.layout, state_->engine, target.data.data());
-    dnnl::stream stream(state_->engine);
-    dnnl::reorder(from, to).execute(stream, from, to);
-    stream.wait();
-  });
+  state_->reorder(target.plain_layout(weight.dtype(), weight.stride(0)), weight.data(),
+                  target.layout, target.data.data());
+}
+
+void OneDnnProducts::unpack(const OneDnnWeight& packed, TensorView weight) {
+  const auto& source = static_cast<const Weight&>(packed);
+  PERCHERON_CHECK(weight.dtype() == state_->dtype, "the weight has another dtype than the product");
+  state_->reorder(source.layout, source.data.data(),
+                  source.plain_layout(weight.dtype(), weight.stride(0)), weight.data());
 }
 
 void OneDnnProducts::product(Context& context, ConstTensorView x, const OneDnnWeight& weight,
@@ -197,22 +211,23 @@ void OneDnnProducts::product(Context& context, ConstTensorView x, const OneDnnWe
   const auto& w = static_cast<const Weight&>(weight);
   PERCHERON_CHECK(x.dtype() == state_->dtype, "the rows have another dtype than the product");
   const float* b = bias.present() ? bias.as<float>() : nullptr;
-  const int64_t rows = x.dim(0), chunk = rows <= kFewRows ? kFewRows : kChunkRows;
+  const int64_t rows = x.dim(0);
   int64_t row = 0;
-  for (; row + chunk <= rows; row += chunk) {
-    state_->run_chunk(context, x.rows(row, row + chunk), w, b, write, y.rows(row, row + chunk));
+  for (; row + kChunkRows <= rows; row += kChunkRows) {
+    state_->run_chunk(context, x.rows(row, row + kChunkRows), w, b, write,
+                      y.rows(row, row + kChunkRows));
   }
   if (row == rows) return;
   // The last rows, filled up with zeros.
   Arena::Scope scope(context.arena);
   const Ops& ops = context.device.ops();
-  const TensorView x_chunk = context.arena.take(x.dtype(), {chunk, w.depth});
-  const TensorView y_chunk = context.arena.take(y.dtype(), {chunk, w.columns});
+  const TensorView x_chunk = context.arena.take(x.dtype(), {kChunkRows, w.depth});
+  const TensorView y_chunk = context.arena.take(y.dtype(), {kChunkRows, w.columns});
   ops.copy(context, x.rows(row, rows), x_chunk.rows(0, rows - row));
-  ops.fill_zero(context, x_chunk.rows(rows - row, chunk));
+  ops.fill_zero(context, x_chunk.rows(rows - row, kChunkRows));
   if (write == Write::kAdd) {
     ops.copy(context, y.rows(row, rows), y_chunk.rows(0, rows - row));
-    ops.fill_zero(context, y_chunk.rows(rows - row, chunk));
+    ops.fill_zero(context, y_chunk.rows(rows - row, kChunkRows));
   }
   state_->run_chunk(context, x_chunk, w, b, write, y_chunk);
   ops.copy(context, y_chunk.rows(0, rows - row), y.rows(row, rows));

@@ -17,12 +17,11 @@ class OneDnnWeight {
 /// of the one dtype given at construction; sums are f32.
 ///
 /// oneDNN may sum in another order for another number of rows. Rows are therefore taken in chunks
-/// of one fixed size, the last one filled up, so that a row's bits do not depend on the others; up
-/// to kFewRows rows, as in decoding, are a smaller chunk. Thread-safe.
+/// of one fixed size, the last one filled up, so that a row's bits do not depend on the others.
+/// Thread-safe.
 class OneDnnProducts {
  public:
-  static constexpr int64_t kChunkRows = 128;
-  static constexpr int64_t kFewRows = 16;
+  static constexpr int64_t kChunkRows = 64;
   /// Primitives that are kept. A model has a few per weight.
   static constexpr size_t kPrimitivesMax = 1024;
 
@@ -36,6 +35,8 @@ class OneDnnProducts {
                                             int64_t in_features, MatrixUse use);
   /// weight: [out, in] of this dtype, rows possibly strided.
   void pack(Context& context, ConstTensorView weight, OneDnnWeight& packed);
+  /// The way back: weight [out, in] of this dtype, contiguous.
+  void unpack(const OneDnnWeight& packed, TensorView weight);
   /// y (+)= x B + bias. x: [N, depth] of this dtype; y: [N, columns] f32 or this dtype; bias f32 or
   /// absent.
   void product(Context& context, ConstTensorView x, const OneDnnWeight& weight,

@@ -127,6 +127,44 @@ TEST_P(Matmul, ARowsProductDoesNotDependOnTheOtherRows) {
   }
 }
 
+// Decoding may have products of its own: they must be right, and a row's bits its own.
+TEST_P(Matmul, DecodingIsRightAndARowDoesNotDependOnTheOtherRows) {
+  for (const auto& [in, out] : {std::pair{576, 960}, {100, 77}, {6, 1}, {77, 100}, {1536, 576}}) {
+    SCOPED_TRACE(std::to_string(in) + " to " + std::to_string(out));
+    const int64_t rows = 21;
+    const Tensor x = random(dtype(), {rows, in + 2}), bias = random(DType::kF32, {out});
+    const TensorView x_view = x.view().columns(1, in + 1);
+    Tensor weight = random(dtype(), {out, in});
+    const auto matrix = packed(weight, dtype(), MatrixUse::kForward);
+    const DecodingScope decoding(context_);
+    for (const Write write : {Write::kOverwrite, Write::kAdd}) {
+      const Tensor y = random(dtype(), {rows, out + 1});
+      const TensorView y_view = y.view().columns(1, out + 1);
+      const std::vector<double> before = values(y_view), offset = values(bias);
+      std::vector<double> expected = product(values(x_view), values(weight), rows, in, out, true);
+      for (size_t i = 0; i < expected.size(); ++i) {
+        expected[i] += offset[i % static_cast<size_t>(out)];
+        if (write == Write::kAdd) expected[i] += before[i];
+      }
+      ops().linear(context_, x_view, *matrix, bias, write, y_view);
+      expect_near(y_view, expected, bound_of(dtype()), std::sqrt(static_cast<double>(in)));
+    }
+    const Tensor y = poisoned(DType::kF32, {rows, out});
+    ops().linear(context_, x_view, *matrix, {}, Write::kOverwrite, y);
+    for (const auto& [begin, end] : {std::pair{0, 1}, {1, 3}, {4, 20}, {12, 21}}) {
+      const Tensor part = poisoned(DType::kF32, {end - begin, out});
+      ops().linear(context_, x_view.rows(begin, end), *matrix, {}, Write::kOverwrite, part);
+      EXPECT_TRUE(bits(part) == bits(y.view().rows(begin, end))) << begin << " to " << end;
+    }
+    // A weight that is packed anew is read anew.
+    weight = random(dtype(), {out, in});
+    ops().pack(context_, weight, *matrix);
+    ops().linear(context_, x_view, *matrix, {}, Write::kOverwrite, y);
+    expect_near(y, product(values(x_view), values(weight), rows, in, out, true), 2e-6,
+                std::sqrt(static_cast<double>(in)));
+  }
+}
+
 TEST_P(Matmul, ProductsHaveTheSameBitsTwice) {
   const Tensor dy = random(dtype(), {1000, 100}), x = random(dtype(), {1000, 64});
   std::vector<char> first;

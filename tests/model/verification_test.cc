@@ -18,6 +18,7 @@ class Verification : public testing::TestWithParam<DType> {
                              std::span<const int32_t> tokens) {
     Context& context = device_.context();
     const Arena::Scope scope(context.arena);
+    const DecodingScope decoding(context);
     PackedSequences rows;
     rows.token_ids.assign(tokens.begin(), tokens.end());
     rows.offsets = {0, static_cast<int32_t>(tokens.size())};
@@ -45,8 +46,8 @@ TEST_P(Verification, RowsHaveTheBitsOfRowsDecodedAlone) {
       load_target(device_, make_toy_model(7, config).write(fresh_directory("verify")), options);
   const std::vector<int32_t> tokens = random_tokens(3, 160, 97);
   for (const int32_t prompt : {5, 64, 130}) {
-    const auto cache = KvCache::make(device_.context().device, target->config(), 1, 200,
-                                     target->compute_dtype());
+    const auto cache =
+        KvCache::make(device_.context().device, target->config(), 1, 200, target->compute_dtype());
     ASSERT_TRUE(cache.ok()) << cache.status().message();
     forward(*target, **cache, 0, std::span(tokens).first(static_cast<size_t>(prompt)));
     const auto rows = [&](int32_t from, size_t count) {
