@@ -1,6 +1,7 @@
 #include "actors/feature_maker.h"
 
 #include <algorithm>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -10,6 +11,22 @@
 #include "data/epoch_plan.h"
 
 namespace percheron {
+namespace {
+
+// `batch` without those of its documents `missing` that `fresh` lacks, because they failed.
+MicroBatch without_failed(const MicroBatch& batch, std::span<const int32_t> missing,
+                          const std::optional<Features>& fresh) {
+  std::set<uint64_t> made;
+  if (fresh) made.insert(fresh->batch.sample_ids.begin(), fresh->batch.sample_ids.end());
+  std::vector<int32_t> left;
+  for (int32_t d = 0; d < static_cast<int32_t>(batch.documents()); ++d) {
+    const bool captured = std::binary_search(missing.begin(), missing.end(), d);
+    if (!captured || made.count(batch.sample_ids[static_cast<size_t>(d)]) != 0) left.push_back(d);
+  }
+  return select_documents(batch, left);
+}
+
+}  // namespace
 
 TargetFeatureMaker::TargetFeatureMaker(Target& target, FeatureCache* cache, Quarantine& quarantine,
                                        FeatureShape shape, std::string fingerprint)
@@ -27,13 +44,18 @@ Result<Features> TargetFeatureMaker::capture_once(Context& context, const MicroB
   return features;
 }
 
-Result<Features> TargetFeatureMaker::capture(Context& context, const MicroBatch& batch) {
+Result<std::optional<Features>> TargetFeatureMaker::capture(Context& context,
+                                                            const MicroBatch& batch) {
   Result<Features> features = capture_once(context, batch);
-  if (features.ok() || features.status().code() != StatusCode::kDataLoss) return features;
+  if (features.ok()) return std::optional<Features>(std::move(features).value());
+  if (features.status().code() != StatusCode::kDataLoss) return features.status();
   return capture_sound(context, batch);
 }
 
-Result<Features> TargetFeatureMaker::capture_sound(Context& context, const MicroBatch& batch) {
+Result<std::optional<Features>> TargetFeatureMaker::capture_sound(Context& context,
+                                                                  const MicroBatch& batch) {
+  const SampleSet set =
+      batch.id.epoch == kHeldOutEpoch ? SampleSet::kHeldOut : SampleSet::kTraining;
   std::vector<int32_t> sound;
   for (int32_t d = 0; d < static_cast<int32_t>(batch.documents()); ++d) {
     const Result<Features> alone =
@@ -42,13 +64,15 @@ Result<Features> TargetFeatureMaker::capture_sound(Context& context, const Micro
       sound.push_back(d);
     } else if (alone.status().code() == StatusCode::kDataLoss) {
       PERCHERON_RETURN_IF_ERROR(
-          quarantine_.add(batch.sample_ids[static_cast<size_t>(d)], alone.status().message()));
+          quarantine_.add(set, batch.sample_ids[static_cast<size_t>(d)], alone.status().message()));
     } else {
       return alone.status();
     }
   }
-  if (sound.empty()) return blank(batch);
-  return capture_once(context, select_documents(batch, sound));
+  if (sound.empty()) return std::optional<Features>();
+  PERCHERON_ASSIGN_OR_RETURN(Features features,
+                             capture_once(context, select_documents(batch, sound)));
+  return std::optional<Features>(std::move(features));
 }
 
 Features TargetFeatureMaker::blank(const MicroBatch& batch) const {
@@ -65,30 +89,38 @@ Features TargetFeatureMaker::blank(const MicroBatch& batch) const {
   return features;
 }
 
+void TargetFeatureMaker::keep(const Features& features) {
+  const Status kept = cache_->insert(features);
+  if (!kept.ok()) log_warning("features are not kept for later epochs: {}", kept.message());
+}
+
+Result<FeaturesPtr> TargetFeatureMaker::make_whole(Context& context, const MicroBatch& batch,
+                                                   bool cached) {
+  PERCHERON_ASSIGN_OR_RETURN(std::optional<Features> features, capture(context, batch));
+  // Blank rows stand for nothing, so they never enter the cache.
+  if (!features) return std::make_shared<const Features>(blank(batch));
+  if (cached) keep(*features);
+  return std::make_shared<const Features>(*std::move(features));
+}
+
 Result<FeaturesPtr> TargetFeatureMaker::make(Context& context, MicroBatch batch) {
   // Held-out samples are numbered apart from the training samples that the cache knows.
   const bool cached = cache_ && batch.id.epoch != kHeldOutEpoch;
-  std::vector<int32_t> missing;
-  if (cached) missing = cache_->missing_documents(batch);
-  if (!cached || static_cast<int64_t>(missing.size()) == batch.documents()) {
-    PERCHERON_ASSIGN_OR_RETURN(Features features, capture(context, batch));
-    if (cached) {
-      const Status kept = cache_->insert(features);
-      if (!kept.ok()) log_warning("features are not kept for later epochs: {}", kept.message());
-    }
-    return std::make_shared<const Features>(std::move(features));
+  if (!cached) return make_whole(context, batch, false);
+  const std::vector<int32_t> missing = cache_->missing_documents(batch);
+  if (static_cast<int64_t>(missing.size()) == batch.documents()) {
+    return make_whole(context, batch, true);
   }
-  Features fresh;
+  std::optional<Features> fresh;
   if (!missing.empty()) {
     PERCHERON_ASSIGN_OR_RETURN(fresh, capture(context, select_documents(batch, missing)));
-    const Status kept = cache_->insert(fresh);
-    if (!kept.ok()) log_warning("features are not kept for later epochs: {}", kept.message());
+    if (fresh) keep(*fresh);
+    batch = without_failed(batch, missing, fresh);
   }
-  FeaturesPtr features = cache_->assemble(batch, missing.empty() ? nullptr : &fresh);
+  FeaturesPtr features = cache_->assemble(batch, fresh ? &*fresh : nullptr);
   if (features) return features;
   // A record failed its checksum: make the whole batch anew.
-  PERCHERON_ASSIGN_OR_RETURN(Features again, capture(context, batch));
-  return std::make_shared<const Features>(std::move(again));
+  return make_whole(context, batch, true);
 }
 
 }  // namespace percheron

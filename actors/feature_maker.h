@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "actors/policy/quarantine.h"
@@ -31,12 +32,16 @@ class TargetFeatureMaker final : public FeatureMaker {
   Result<FeaturesPtr> make(Context& context, MicroBatch batch) override;
 
  private:
-  Result<Features> capture(Context& context, const MicroBatch& batch);
+  /// The features of what can be captured of `batch`; none when every document fails.
+  Result<std::optional<Features>> capture(Context& context, const MicroBatch& batch);
   Result<Features> capture_once(Context& context, const MicroBatch& batch);
   /// What is left of `batch` without the documents that fail alone.
-  Result<Features> capture_sound(Context& context, const MicroBatch& batch);
+  Result<std::optional<Features>> capture_sound(Context& context, const MicroBatch& batch);
+  /// Captures every document; `cached`: keeps them for later epochs.
+  Result<FeaturesPtr> make_whole(Context& context, const MicroBatch& batch, bool cached);
   /// Features of rows that teach nothing, where no document is left.
   Features blank(const MicroBatch& batch) const;
+  void keep(const Features& features);
 
   Target& target_;
   FeatureCache* cache_;

@@ -12,10 +12,12 @@ Quarantine::Quarantine(int64_t samples)
       samples_max_(
           std::max<int64_t>(1, static_cast<int64_t>(kShareMax * static_cast<double>(samples)))) {}
 
-Status Quarantine::add(uint64_t sample, const std::string& reason) {
+Status Quarantine::add(SampleSet set, uint64_t sample, const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  if (reasons_.emplace(sample, reason).second) {
-    const std::string line = fmt::format("sample {} is set aside: {}", sample, reason);
+  if (reasons_.emplace(std::pair(set, sample), reason).second) {
+    const std::string line =
+        fmt::format("{}sample {} is set aside: {}", set == SampleSet::kHeldOut ? "held-out " : "",
+                    sample, reason);
     if (first_.empty()) first_ = line;
     news_.push_back(line);
   }
@@ -23,11 +25,6 @@ Status Quarantine::add(uint64_t sample, const std::string& reason) {
   if (count <= samples_max_) return ok_status();
   return data_loss(fmt::format("{} of {} samples are set aside, more than {:.0f} %; the first: {}",
                                count, samples_, 100 * kShareMax, first_));
-}
-
-bool Quarantine::holds(uint64_t sample) const {
-  const std::lock_guard lock(mutex_);
-  return reasons_.count(sample) != 0;
 }
 
 int64_t Quarantine::count() const {

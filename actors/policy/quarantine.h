@@ -4,11 +4,15 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
 
 namespace percheron {
+
+/// Training and held-out samples are numbered apart.
+enum class SampleSet { kTraining, kHeldOut };
 
 /// Samples whose features could not be made, with the reason. A run goes on without them until they
 /// are more than a set share of its data: then something else is wrong. Thread-safe.
@@ -17,12 +21,12 @@ class Quarantine {
   /// Largest share of a run's samples that may be set aside; always at least one sample.
   static constexpr double kShareMax = 0.01;
 
+  /// `samples`: of the run, the held-out ones included.
   explicit Quarantine(int64_t samples);
 
   /// Sets a sample aside; a repeated one counts once. kDataLoss, with the first reason, when these
   /// are too many.
-  Status add(uint64_t sample, const std::string& reason);
-  bool holds(uint64_t sample) const;
+  Status add(SampleSet set, uint64_t sample, const std::string& reason);
   int64_t count() const;
   /// One line for each sample that was added since the last call.
   std::vector<std::string> take_news();
@@ -31,7 +35,7 @@ class Quarantine {
   const int64_t samples_;
   const int64_t samples_max_;
   mutable std::mutex mutex_;
-  std::map<uint64_t, std::string> reasons_;
+  std::map<std::pair<SampleSet, uint64_t>, std::string> reasons_;
   std::string first_;  // the first line
   std::vector<std::string> news_;
 };

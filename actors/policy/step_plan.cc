@@ -13,7 +13,7 @@ StepPlan::StepPlan(int64_t micro_batches_per_step, std::vector<int64_t> micro_ba
   first_step_.push_back(0);
   for (int64_t count : micro_batches_) {
     PERCHERON_CHECK(count > 0, "an epoch holds at least one micro-batch");
-    first_step_.push_back(first_step_.back() + (count + per_step_ - 1) / per_step_);
+    first_step_.push_back(first_step_.back() + (count - 1) / per_step_ + 1);
   }
   steps_ = steps_max > 0 ? std::min(steps_max, first_step_.back()) : first_step_.back();
 }
@@ -26,10 +26,21 @@ PlannedStep StepPlan::at(int64_t step) const {
   return {step, epoch, first, std::min(per_step_, micro_batches_[epoch] - first)};
 }
 
+MicroBatchId StepPlan::begin(int64_t step) const {
+  if (step == 0) return {0, 0};
+  const PlannedStep before = at(step - 1);
+  const int64_t end = before.first + before.count;
+  if (end == micro_batches_[before.epoch]) return {before.epoch + 1, 0};
+  return {before.epoch, end};
+}
+
 int64_t StepPlan::micro_batches(int64_t epoch) const {
   const int64_t reached = std::clamp(steps_ - first_step_[epoch], int64_t{0},
                                      first_step_[epoch + 1] - first_step_[epoch]);
-  return std::min(micro_batches_[epoch], reached * per_step_);
+  if (reached == 0) return 0;
+  // The last step may be smaller, and all but it hold fewer than there are.
+  return std::min(micro_batches_[epoch] - (reached - 1) * per_step_, per_step_) +
+         (reached - 1) * per_step_;
 }
 
 bool StepPlan::last_of_epoch(int64_t step) const {

@@ -33,6 +33,9 @@ class StepPlan {
   int64_t micro_batches_per_step() const { return per_step_; }
   /// step in [0, steps()).
   PlannedStep at(int64_t step) const;
+  /// Where `step`, in [0, steps()], begins: the next micro-batch of the same epoch, or, after an
+  /// epoch's last one, the first of the next.
+  MicroBatchId begin(int64_t step) const;
   /// Micro-batches of `epoch` that the plan reaches.
   int64_t micro_batches(int64_t epoch) const;
   /// Steps before the first one of `epoch`.

@@ -1,11 +1,15 @@
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "actors/policy/credits.h"
 #include "actors/policy/epoch_termination.h"
 #include "actors/policy/lease_table.h"
+#include "actors/policy/quarantine.h"
 #include "actors/policy/run_schedule.h"
 #include "actors/policy/sampler_policy.h"
 #include "actors/policy/step_ledger.h"
@@ -15,7 +19,7 @@
 namespace percheron {
 namespace {
 
-// SpecForge c3ecb528, first half of C49: 10 micro-batches in windows of 6.
+// SpecForge c3ecb528: 10 micro-batches in windows of 6.
 TEST(StepPlan, LastStepOfAnEpochIsSmallerAndNeverDropped) {
   const StepPlan plan(6, {10, 10}, 0);
   EXPECT_EQ(plan.steps(), 4);
@@ -44,7 +48,7 @@ TEST(LeaseTable, OnlyTheHolderMaySettleAndOnlyOnce) {
   EXPECT_FALSE(leases.settle({0, 1}, 3, token));
 }
 
-// SpecForge's K3 recipe (C36): a lease in use is renewed, not lost.
+// SpecForge's K3 recipe: a lease in use is renewed, not lost.
 TEST(LeaseTable, RenewedLeasesOutliveTheirFirstDeadline) {
   LeaseTable leases(10);
   const int64_t token = leases.grant({0, 1}, 3, 0);
@@ -54,7 +58,7 @@ TEST(LeaseTable, RenewedLeasesOutliveTheirFirstDeadline) {
   EXPECT_FALSE(leases.renew({0, 1}, 3, token, 20));
 }
 
-// SpecForge 42fb4571 (C50).
+// SpecForge 42fb4571.
 TEST(Credits, LimitBelowOneStepIsRefusedNamingTheKeyAndTheNeed) {
   EXPECT_TRUE(Credits::check_limit(100, 100).ok());
   const Status status = Credits::check_limit(99, 100);
@@ -289,6 +293,34 @@ TEST(RunSchedule, BestIsTheHighestAndTheEarliestOfEquals) {
   EXPECT_FALSE(best.better(10, 1.0));
   EXPECT_TRUE(best.better(20, 1.5));
   EXPECT_EQ(best.step(), 20);
+}
+
+TEST(StepPlan, BeginsAStepWhereTheOneBeforeEnds) {
+  const StepPlan plan(3, {7, 7}, 5);
+  EXPECT_EQ(plan.begin(0), (MicroBatchId{0, 0}));
+  EXPECT_EQ(plan.begin(2), (MicroBatchId{0, 6}));
+  EXPECT_EQ(plan.begin(3), (MicroBatchId{1, 0}));
+  EXPECT_EQ(plan.begin(5), (MicroBatchId{1, 6})) << "where a longer run goes on";
+  EXPECT_EQ(StepPlan(3, {7}, 0).begin(3), (MicroBatchId{1, 0}));
+}
+
+TEST(StepPlan, CountsStepsLargerThanAnyEpoch) {
+  const StepPlan plan(std::numeric_limits<int64_t>::max(), {7, 7}, 0);
+  EXPECT_EQ(plan.steps(), 2);
+  EXPECT_EQ(plan.at(1).count, 7);
+  EXPECT_EQ(plan.micro_batches(1), 7);
+}
+
+TEST(Quarantine, TellsTrainingFromHeldOutSamplesOfTheSameNumber) {
+  Quarantine quarantine(1000);
+  EXPECT_TRUE(quarantine.add(SampleSet::kTraining, 3, "bad").ok());
+  EXPECT_TRUE(quarantine.add(SampleSet::kTraining, 3, "bad again").ok());
+  EXPECT_TRUE(quarantine.add(SampleSet::kHeldOut, 3, "bad").ok());
+  EXPECT_EQ(quarantine.count(), 2);
+  const std::vector<std::string> news = quarantine.take_news();
+  ASSERT_EQ(news.size(), 2u);
+  EXPECT_EQ(news[0], "sample 3 is set aside: bad");
+  EXPECT_EQ(news[1], "held-out sample 3 is set aside: bad");
 }
 
 }  // namespace
