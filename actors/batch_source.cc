@@ -4,24 +4,36 @@
 
 namespace percheron {
 
-BatchSource::BatchSource(std::shared_ptr<const RunSetup> setup) : setup_(std::move(setup)) {
+BatchSource::BatchSource(std::shared_ptr<const RunSetup> setup, const Clock& clock)
+    : setup_(std::move(setup)), planner_("plan", clock) {
   const RunData& data = setup_->data;
   if (!data.held_out) return;
   held_out_ = std::make_shared<const EpochPlan>(
       EpochPlan::make(data.held_out_selection, data.held_out_options, 0));
 }
 
-std::shared_ptr<const EpochPlan> BatchSource::plan(int64_t epoch) {
+std::shared_future<BatchSource::PlanPtr> BatchSource::ask_for(int64_t epoch) {
+  std::shared_future<PlanPtr>& known = plans_[epoch];
+  if (known.valid()) return known;
+  const auto made = std::make_shared<std::promise<PlanPtr>>();
+  const std::shared_future<PlanPtr> plan = known = made->get_future().share();
+  planner_.post([setup = setup_, epoch, made] {
+    made->set_value(std::make_shared<const EpochPlan>(
+        EpochPlan::make(setup->data.selection, setup->data.options, epoch)));
+  });
+  return plan;
+}
+
+BatchSource::PlanPtr BatchSource::plan(int64_t epoch) {
   if (epoch == kHeldOutEpoch) return held_out_;
-  const std::lock_guard lock(mutex_);
-  std::shared_ptr<const EpochPlan>& plan = plans_[epoch];
-  if (!plan) {
-    plan = std::make_shared<const EpochPlan>(
-        EpochPlan::make(setup_->data.selection, setup_->data.options, epoch));
+  std::shared_future<PlanPtr> wanted;
+  {
+    const std::lock_guard lock(mutex_);
+    wanted = ask_for(epoch);
+    if (epoch + 1 < setup_->steps.epochs()) ask_for(epoch + 1);
+    while (plans_.size() > kPlansMax) plans_.erase(plans_.begin());
   }
-  const std::shared_ptr<const EpochPlan> found = plan;
-  if (plans_.size() > kPlansMax) plans_.erase(plans_.begin());
-  return found;
+  return wanted.get();
 }
 
 MicroBatch BatchSource::make(MicroBatchId id) {

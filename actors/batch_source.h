@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 
 #include "actors/policy/credits.h"
 #include "actors/run_setup.h"
+#include "actors/work_thread.h"
+#include "base/clock.h"
 #include "data/epoch_plan.h"
 #include "data/micro_batch.h"
 
@@ -15,10 +18,13 @@ namespace percheron {
 /// The epoch number of held-out micro-batches.
 inline constexpr int64_t kHeldOutEpoch = -1;
 
-/// Makes the rows of any micro-batch of a run from its data and plan, on demand. Thread-safe.
+/// Makes the rows of any micro-batch of a run from its data and plan, on demand. Epochs are planned
+/// on a thread of their own, each while the one before is used: callers wait for a plan only where
+/// planning takes longer than training. Thread-safe.
 class BatchSource {
  public:
-  explicit BatchSource(std::shared_ptr<const RunSetup> setup);
+  /// `clock` is borrowed.
+  BatchSource(std::shared_ptr<const RunSetup> setup, const Clock& clock);
 
   /// The rows of `id`; epoch kHeldOutEpoch for held-out data.
   MicroBatch make(MicroBatchId id);
@@ -32,15 +38,19 @@ class BatchSource {
   std::string plan_hash(int64_t epoch) { return plan(epoch)->hash(); }
 
  private:
-  std::shared_ptr<const EpochPlan> plan(int64_t epoch);
+  using PlanPtr = std::shared_ptr<const EpochPlan>;
+  PlanPtr plan(int64_t epoch);
+  /// The plan of `epoch`, now or later. The caller holds the mutex.
+  std::shared_future<PlanPtr> ask_for(int64_t epoch);
 
-  // Targets may be an epoch ahead of the trainers.
+  // Targets may be an epoch ahead of the trainers, and the one after is planned ahead.
   static constexpr size_t kPlansMax = 3;
 
   std::shared_ptr<const RunSetup> setup_;
-  std::shared_ptr<const EpochPlan> held_out_;
+  PlanPtr held_out_;
   std::mutex mutex_;
-  std::map<int64_t, std::shared_ptr<const EpochPlan>> plans_;
+  std::map<int64_t, std::shared_future<PlanPtr>> plans_;
+  WorkThread planner_;  // last: it uses the others
 };
 
 /// Yields the work of a run in order: all held-out micro-batches, then those of the steps from

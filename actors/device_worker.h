@@ -26,8 +26,12 @@ class DeviceWorker {
   /// Runs `job` on the worker and waits for it: for set-up, never from an actor.
   Status run(const std::function<Status(Context&)>& job);
 
-  /// As WorkThread::stop(). Nothing runs on the device afterwards.
+  /// These as WorkThread's. Nothing runs on the device after stop().
   void stop() { thread_->stop(); }
+  void close() { thread_->close(); }
+  bool wait_ended(double seconds) { return thread_->wait_ended(seconds); }
+
+  size_t waiting() const { return thread_->waiting(); }  // jobs
 
   const DeviceInfo& info() const { return device_->info(); }
   std::string name() const { return to_string(device_->info().id); }

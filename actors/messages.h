@@ -191,6 +191,7 @@ struct TakeSnapshot {
 };
 struct SnapshotTaken {
   int64_t step = 0;
+  double seconds = 0;
 };
 /// Checkpoint thread to supervisor.
 struct CheckpointWritten {
@@ -243,7 +244,7 @@ inline auto fields_of(Evaluated& x) {
   return std::tie(x.trainer, x.step, x.rounds, x.tokens, x.seconds);
 }
 inline auto fields_of(TakeSnapshot& x) { return std::tie(x.step); }
-inline auto fields_of(SnapshotTaken& x) { return std::tie(x.step); }
+inline auto fields_of(SnapshotTaken& x) { return std::tie(x.step, x.seconds); }
 inline auto fields_of(CheckpointWritten& x) {
   return std::tie(x.step, x.path, x.bytes, x.seconds, x.outcome);
 }

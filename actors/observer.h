@@ -44,22 +44,24 @@ struct EvaluationReport {
 struct CheckpointReport {
   int64_t step = 0;
   std::string directory;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;  // of all its files
   double seconds = 0;
   std::string error;  // empty if it was written
 };
 
-/// What a run did, for report.json and the exit code.
+/// What a run did, for report.json and the exit code: from its beginning, whatever resumed it in
+/// between.
 struct RunSummary {
   int64_t steps = 0, steps_total = 0, epochs = 0;
   int64_t tokens = 0, supervised = 0;
   double seconds = 0;
   double feature_seconds = 0, train_seconds = 0;  // busy time of targets and trainers
-  uint64_t pool_bytes_peak = 0;
-  bool stopped_early = false;  // by a signal, after a checkpoint
+  uint64_t pool_bytes_peak = 0;                   // since this process started
+  bool stopped_early = false;                     // by a signal, after a checkpoint
   std::string latest_checkpoint, best_checkpoint;
-  std::vector<std::pair<std::string, int64_t>>
-      counters;  // dropped, skipped, quarantined, ...: everything that was counted
+  // Dropped, skipped, quarantined, ...: everything that was counted; names that end in
+  // "_since_start" count what happened since this process started.
+  std::vector<std::pair<std::string, int64_t>> counters;
 };
 
 /// Receives what happens in a run, in order, from one thread at a time. Must not block for long.

@@ -1,7 +1,11 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <future>
 #include <utility>
 
 #include "actors/actor_system.h"
+#include "base/log.h"
 
 namespace percheron {
 namespace {
@@ -32,6 +36,12 @@ class ObserverThread final : public RunObserver {
     post([summary](RunObserver& observer) { observer.on_end(summary); });
   }
   void drain() { thread_.drain(); }
+  /// For so long at most.
+  void drain(double seconds) {
+    const auto done = std::make_shared<std::promise<void>>();
+    thread_.post([done] { done->set_value(); });
+    (void)done->get_future().wait_for(std::chrono::duration<double>(seconds));
+  }
   int64_t dropped() const { return dropped_; }
 
  private:
@@ -62,6 +72,36 @@ struct End {
   Status status;
   RunSummary summary;
 };
+
+// Cuts waits short, drops jobs that have not begun, and waits for those that run. False when one
+// still runs after `seconds`.
+bool close_threads(RunParts& parts, WorkThread& disk, double seconds) {
+  const double deadline = static_cast<double>(parts.clock->monotonic_ns()) * 1e-9 + seconds;
+  const auto left = [&] {
+    return std::max(0.0, deadline - static_cast<double>(parts.clock->monotonic_ns()) * 1e-9);
+  };
+  for (TrainerPlace& trainer : parts.trainers) {
+    if (trainer.collective) trainer.collective->abort();
+    if (trainer.reducer) trainer.reducer->close();
+  }
+  for (const auto& worker : parts.workers) worker->close();
+  disk.close();
+  bool ended = disk.wait_ended(left());
+  for (TrainerPlace& trainer : parts.trainers) {
+    if (trainer.reducer) ended = trainer.reducer->wait_ended(left()) && ended;
+  }
+  for (const auto& worker : parts.workers) ended = worker->wait_ended(left()) && ended;
+  return ended;
+}
+
+// How long jobs may go on after the end: a run that was told to end at once, or that stands still
+// anyway, does not wait for a forward pass of minutes.
+double stop_seconds(const Status& status, const RunEnvironment& environment) {
+  const bool at_once =
+      status.code() == StatusCode::kCancelled || status.code() == StatusCode::kUnavailable;
+  return at_once ? environment.stop_seconds
+                 : std::max(environment.stop_seconds, environment.stall_seconds);
+}
 
 }  // namespace
 
@@ -106,6 +146,11 @@ StepSums decode_sums(const std::vector<double>& values) {
   return sums;
 }
 
+void end_process(const Status& why) {
+  log_error("{}", why.message());
+  std::_Exit(1);
+}
+
 Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment) {
   ObserverThread observer(environment.observer, *parts.clock);
   WorkThread disk("checkpoint", *parts.clock);
@@ -138,8 +183,10 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
     End ended = end.get_future().get();
     // No thread may speak to an actor once the system goes: jobs end first, waits are cut short.
     if (ended.status.ok()) disk.drain();
-    for (TrainerPlace& trainer : parts.trainers) {
-      if (trainer.collective) trainer.collective->abort();
+    if (!close_threads(parts, disk, stop_seconds(ended.status, environment))) {
+      observer.on_event("a job does not end: the process is ended as it is");
+      observer.drain(environment.stop_seconds);
+      environment.give_up(ended.status.ok() ? unavailable("a job does not end") : ended.status);
     }
     for (TrainerPlace& trainer : parts.trainers) {
       if (trainer.reducer) trainer.reducer->stop();
@@ -156,7 +203,7 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
     }
     system.await_all_actors_done();
     *peers = Peers();  // Actors and addresses hold each other.
-    ended.summary.counters.emplace_back("step_reports_dropped", observer.dropped());
+    ended.summary.counters.emplace_back("step_reports_dropped_since_start", observer.dropped());
     observer.on_end(ended.summary);
     outcome = ended.status.ok() ? Result<RunSummary>(ended.summary) : ended.status;
   }

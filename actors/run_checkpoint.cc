@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/run_fingerprint.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "data/checkpoint.h"
@@ -39,11 +40,9 @@ TensorFile moments_file(const std::map<std::string, OptimizerState::Moment>& mom
 }
 
 void fill_plan(const RunSetup& setup, proto::TrainingState& state) {
-  const int64_t step = state.step();
-  const bool more = step < setup.steps.steps();
-  const PlannedStep next = more ? setup.steps.at(step) : PlannedStep{};
-  state.set_epoch(more ? next.epoch : setup.steps.epochs());
-  state.set_next_micro_batch(more ? next.first : 0);
+  const MicroBatchId next = setup.steps.begin(state.step());
+  state.set_epoch(next.epoch);
+  state.set_next_micro_batch(next.index);
   state.set_micro_batches_per_step(setup.steps.micro_batches_per_step());
   state.set_seed(setup.data.options.seed);
   proto::TrainingState::Schedule& schedule = *state.mutable_schedule();
@@ -68,12 +67,18 @@ proto::TrainingState state_of(const CheckpointSettings& settings, const TrainerS
   ledger.set_micro_batches_committed(progress.micro_batches);
   ledger.set_crc32c(progress.ledger_crc32c);
   set_fingerprint(settings.fingerprint, state);
-  if (snapshot.step < settings.setup->steps.steps()) {
+  if (state.epoch() < settings.setup->steps.epochs()) {
     state.set_epoch_plan_hash(settings.batches->plan_hash(state.epoch()));
   }
   proto::TrainingState::Optimizer& optimizer = *state.mutable_optimizer();
   optimizer.set_kind(settings.setup->optimizer.kind == OptimizerKind::kMuon ? "muon" : "adamw");
   optimizer.set_updates(snapshot.optimizer.steps);
+  const Fingerprint changeable = changeable_settings(*settings.setup);
+  for (const auto& [name, value] : changeable.fields()) {
+    proto::TrainingState::Field& field = *optimizer.add_changeable();
+    field.set_name(name);
+    field.set_value(value);
+  }
   if (progress.best_step) {
     state.mutable_best()->set_step(*progress.best_step);
     state.mutable_best()->set_acceptance_length(progress.best_acceptance);
@@ -81,6 +86,12 @@ proto::TrainingState state_of(const CheckpointSettings& settings, const TrainerS
   state.set_tokens_trained(progress.tokens);
   state.set_samples_trained(progress.samples);
   state.set_seconds_trained(progress.seconds);
+  proto::TrainingState::Totals& totals = *state.mutable_totals();
+  totals.set_supervised_tokens(progress.supervised);
+  totals.set_feature_seconds(progress.feature_seconds);
+  totals.set_train_seconds(progress.train_seconds);
+  totals.set_steps_skipped(progress.steps_skipped);
+  totals.set_steals(progress.steals);
   return state;
 }
 
@@ -92,6 +103,11 @@ RunProgress progress_of(const proto::TrainingState& state) {
   progress.tokens = state.tokens_trained();
   progress.samples = state.samples_trained();
   progress.seconds = state.seconds_trained();
+  progress.supervised = state.totals().supervised_tokens();
+  progress.feature_seconds = state.totals().feature_seconds();
+  progress.train_seconds = state.totals().train_seconds();
+  progress.steps_skipped = state.totals().steps_skipped();
+  progress.steals = state.totals().steals();
   if (state.has_best()) {
     progress.best_step = state.best().step();
     progress.best_acceptance = state.best().acceptance_length();
@@ -116,6 +132,36 @@ Result<OptimizerState> read_moments(FileSystem& files, const std::string& path, 
   return state;
 }
 
+// The steps that the checkpoint has behind it are this run's, and it goes on where they end.
+Status check_cursor(const std::string& path, const proto::TrainingState& state,
+                    const StepPlan& steps) {
+  const MicroBatchId next = steps.begin(state.step());
+  if (MicroBatchId{state.epoch(), state.next_micro_batch()} != next ||
+      state.micro_batches_per_step() != steps.micro_batches_per_step()) {
+    return failed_precondition(fmt::format(
+        "{} goes on at micro-batch {} of epoch {} with {} a step, but step {} of this run begins "
+        "at micro-batch {} of epoch {} with {} a step",
+        path, state.next_micro_batch(), state.epoch(), state.micro_batches_per_step(), state.step(),
+        next.index, next.epoch, steps.micro_batches_per_step()));
+  }
+  uint32_t crc = 0;
+  int64_t micro_batches = 0;
+  for (int64_t step = 0; step < state.step(); ++step) {
+    crc = ledger_crc32c(crc, steps.at(step));
+    micro_batches += steps.at(step).count;
+  }
+  const proto::TrainingState::Ledger& ledger = state.ledger();
+  if (ledger.steps_committed() == state.step() && ledger.crc32c() == crc &&
+      ledger.micro_batches_committed() == micro_batches) {
+    return ok_status();
+  }
+  return failed_precondition(fmt::format(
+      "the ledger of {} counts {} steps and {} micro-batches (crc32c {:08x}), but the first {} "
+      "steps of this run are {} micro-batches (crc32c {:08x}): it was not written by this run",
+      path, ledger.steps_committed(), ledger.micro_batches_committed(), ledger.crc32c(),
+      state.step(), micro_batches, crc));
+}
+
 Status check_same_run(const std::string& path, const proto::TrainingState& state,
                       const CheckpointSettings& settings) {
   const StepPlan& steps = settings.setup->steps;
@@ -127,14 +173,28 @@ Status check_same_run(const std::string& path, const proto::TrainingState& state
         "give another output.directory",
         path, state.step(), steps.steps()));
   }
-  if (state.step() == steps.steps()) return ok_status();
-  const PlannedStep next = steps.at(state.step());
-  const bool same_order = !state.has_epoch_plan_hash() || state.epoch() != next.epoch ||
-                          state.epoch_plan_hash() == settings.batches->plan_hash(next.epoch);
-  if (same_order) return ok_status();
+  PERCHERON_RETURN_IF_ERROR(check_cursor(path, state, steps));
+  if (!state.has_epoch_plan_hash() || state.epoch() >= steps.epochs() ||
+      state.epoch_plan_hash() == settings.batches->plan_hash(state.epoch())) {
+    return ok_status();
+  }
   return failed_precondition(fmt::format(
       "{} was written with another order of samples in epoch {} than this program makes", path,
-      next.epoch));
+      state.epoch()));
+}
+
+std::vector<std::string> changed_settings(const proto::TrainingState& state,
+                                          const RunSetup& setup) {
+  const Fingerprint current = changeable_settings(setup);
+  std::vector<std::string> changes;
+  for (const proto::TrainingState::Field& saved : state.optimizer().changeable()) {
+    const std::string* value = current.find(saved.name());
+    if (value != nullptr && *value != saved.value()) {
+      changes.push_back(
+          fmt::format("{} was {} and is now {}", saved.name(), saved.value(), *value));
+    }
+  }
+  return changes;
 }
 
 bool equal_bits(const OptimizerState::Moment& moment, const ConstTensorView& view) {
@@ -186,7 +246,7 @@ Result<ResumePoint> read_run_checkpoint(FileSystem& files, const std::string& pa
   ResumePoint point;
   point.path = path;
   point.progress = progress_of(state);
-  point.schedule_steps = state.schedule().total_steps();
+  point.changes = changed_settings(state, *settings.setup);
   PERCHERON_ASSIGN_OR_RETURN(point.masters_file,
                              SafetensorsFile::open(files, join_path(path, kMasters)));
   point.masters = point.masters_file.tensors();

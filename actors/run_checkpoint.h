@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "actors/batch_source.h"
 #include "actors/run_setup.h"
@@ -23,6 +24,9 @@ struct RunProgress {
   int64_t tokens = 0;
   int64_t samples = 0;
   double seconds = 0;
+  int64_t supervised = 0;
+  double feature_seconds = 0, train_seconds = 0;  // busy time of targets and trainers
+  int64_t steps_skipped = 0, steals = 0;
   uint32_t ledger_crc32c = 0;  // over (step, epoch, first, count) of every applied step
   std::optional<int64_t> best_step;
   double best_acceptance = 0;
@@ -50,12 +54,13 @@ struct ResumePoint {
   RunProgress progress;
   std::map<std::string, ConstTensorView> masters;
   OptimizerState optimizer;
-  int64_t schedule_steps = 0;  // that its learning rate was planned for
+  std::vector<std::string> changes;  // a sentence for each changeable setting that differs
   SafetensorsFile masters_file;
 };
 
 /// Reads the checkpoint at `path` whole. kFailedPrecondition names the field in which this run
-/// differs from it, the order of samples included (TorchSpec#43); kDataLoss a file that is damaged.
+/// differs from it, cursor, ledger and order of samples included (TorchSpec#43); kDataLoss a file
+/// that is damaged.
 Result<ResumePoint> read_run_checkpoint(FileSystem& files, const std::string& path,
                                         const CheckpointSettings& settings);
 

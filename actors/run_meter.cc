@@ -4,9 +4,11 @@
 
 namespace percheron {
 
-RunMeter::RunMeter(int trainers, double now) : trainers_(trainers) {
+RunMeter::RunMeter(int trainers) : trainers_(trainers) {}
+
+void RunMeter::start(double now) {
   now_.time = now;
-  ends_.push_back(now_);
+  ends_.assign(1, now_);
 }
 
 void RunMeter::target_worked(int64_t tokens, double seconds) {
@@ -18,6 +20,8 @@ void RunMeter::trainer_worked(int64_t tokens, double seconds) {
   now_.trainer_tokens += tokens;
   now_.trainer_seconds += seconds;
 }
+
+void RunMeter::trainer_elsewhere(double seconds) { now_.elsewhere_seconds += seconds; }
 
 void RunMeter::step_done(double now) {
   now_.time = now;
@@ -42,9 +46,8 @@ RunMeter::Rates RunMeter::rates() const {
   rates.target_tokens_per_second = per_second(last.target_tokens - first.target_tokens,
                                               last.target_seconds - first.target_seconds);
   rates.trainer_tokens_per_second = per_second(trained, trainer_seconds);
-  if (elapsed > 0) {
-    rates.wait_share = std::clamp(1.0 - trainer_seconds / (elapsed * trainers_), 0.0, 1.0);
-  }
+  const double for_steps = elapsed * trainers_ - (last.elsewhere_seconds - first.elsewhere_seconds);
+  if (for_steps > 0) rates.wait_share = std::clamp(1.0 - trainer_seconds / for_steps, 0.0, 1.0);
   return rates;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -66,6 +67,7 @@ struct RunParts {
   std::shared_ptr<const RunSetup> setup;
   FileSystem* files = nullptr;
   const Clock* clock = nullptr;
+  std::unique_ptr<FileLock> output_lock;  // null where the file system knows no locks
   std::shared_ptr<BatchSource> batches;
   std::string fingerprint;  // digest that every feature carries
   CheckpointSettings checkpoint;
@@ -83,6 +85,9 @@ struct RunParts {
   std::unique_ptr<TrainerSnapshot> snapshot;  // on its way to the checkpoint thread
 };
 
+/// Says why and ends the process at once, with exit status 1.
+[[noreturn]] void end_process(const Status& why);
+
 /// The world outside a run.
 struct RunEnvironment {
   FileSystem& files;
@@ -92,6 +97,11 @@ struct RunEnvironment {
   // Without a sign of life for so long the run ends with a report of who holds what (TorchSpec#53).
   double stall_seconds = 3600;
   int64_t checksum_steps = 100;  // trainers' parameters are compared every so many steps
+  // A run that ends because it stands still, or at once, waits so long for the jobs that run.
+  double stop_seconds = 10;
+  // Called when they don't end: what they use can't be freed, so this ends the process. If it
+  // returns, the run waits on.
+  std::function<void(const Status&)> give_up = end_process;
 };
 
 /// Runs the actors until the run ends and all of them are gone.

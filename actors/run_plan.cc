@@ -66,7 +66,7 @@ Status count_training(Context& context, DrafterTrainer& trainer, const Features&
 
 Status count_memory(const std::shared_ptr<const RunSetup>& setup, FileSystem& files,
                     RunPlan& plan) {
-  BatchSource batches(setup);
+  BatchSource batches(setup, system_clock());
   const RunData& data = setup->data;
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> device, CountingDevice::open());
   TargetOptions options;

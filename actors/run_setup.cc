@@ -28,6 +28,21 @@ Status at_least(const char* key, int64_t value, int64_t least) {
   return invalid_argument(fmt::format("{} is {}: it must be at least {}", key, value, least));
 }
 
+Status at_most(const char* key, int64_t value, int64_t most) {
+  if (value <= most) return ok_status();
+  return invalid_argument(fmt::format("{} is {}: it must be at most {}", key, value, most));
+}
+
+Status check_evaluation(const proto::Evaluate& evaluate) {
+  PERCHERON_RETURN_IF_ERROR(at_least("evaluate.every_steps", evaluate.every_steps(), 0));
+  PERCHERON_RETURN_IF_ERROR(
+      at_least("evaluate.conversations_max", evaluate.conversations_max(), 1));
+  PERCHERON_RETURN_IF_ERROR(
+      at_least("evaluate.decode_conversations", evaluate.decode_conversations(), 0));
+  PERCHERON_RETURN_IF_ERROR(at_least("evaluate.new_tokens_max", evaluate.new_tokens_max(), 1));
+  return at_most("evaluate.new_tokens_max", evaluate.new_tokens_max(), kNewTokensMax);
+}
+
 Status check_numbers(const proto::Run& run) {
   PERCHERON_RETURN_IF_ERROR(
       require(run.target().path(), "target.path", "a Hugging Face directory"));
@@ -40,17 +55,22 @@ Status check_numbers(const proto::Run& run) {
   if (!train.has_epochs() && !train.has_steps()) {
     return invalid_argument("one of train.epochs and train.steps must be given");
   }
-  if (train.has_epochs()) PERCHERON_RETURN_IF_ERROR(at_least("train.epochs", train.epochs(), 1));
-  if (train.has_steps()) PERCHERON_RETURN_IF_ERROR(at_least("train.steps", train.steps(), 1));
+  if (train.has_epochs()) {
+    PERCHERON_RETURN_IF_ERROR(at_least("train.epochs", train.epochs(), 1));
+    PERCHERON_RETURN_IF_ERROR(at_most("train.epochs", train.epochs(), kEpochsMax));
+  }
+  if (train.has_steps()) {
+    PERCHERON_RETURN_IF_ERROR(at_least("train.steps", train.steps(), 1));
+    PERCHERON_RETURN_IF_ERROR(at_most("train.steps", train.steps(), kMicroBatchesMax));
+  }
   PERCHERON_RETURN_IF_ERROR(
       at_least("train.micro_batches_per_step", train.micro_batches_per_step(), 1));
+  PERCHERON_RETURN_IF_ERROR(at_most("train.micro_batches_per_step", train.micro_batches_per_step(),
+                                    kStepMicroBatchesMax));
   PERCHERON_RETURN_IF_ERROR(at_least("train.log_every_steps", train.log_every_steps(), 1));
   PERCHERON_RETURN_IF_ERROR(at_least("checkpoint.every_steps", run.checkpoint().every_steps(), 0));
   PERCHERON_RETURN_IF_ERROR(at_least("checkpoint.keep", run.checkpoint().keep(), 1));
-  PERCHERON_RETURN_IF_ERROR(at_least("evaluate.every_steps", run.evaluate().every_steps(), 0));
-  PERCHERON_RETURN_IF_ERROR(
-      at_least("evaluate.conversations_max", run.evaluate().conversations_max(), 1));
-  return ok_status();
+  return check_evaluation(run.evaluate());
 }
 
 // --- devices -------------------------------------------------------------------------------------
@@ -183,18 +203,62 @@ Result<RunData> resolve_data(const proto::Run& run, FileSystem& files, const Mod
 
 // --- drafter -------------------------------------------------------------------------------------
 
+// Says that `key`, where it was given, contradicts the file that settles it.
+Status agree(const char* key, bool given, bool equal, const std::string& path) {
+  if (!given || equal) return ok_status();
+  return invalid_argument(fmt::format(
+      "drafter.{} differs from what {} says, which decides the drafter's shape: leave it out", key,
+      path));
+}
+
+// drafter.* beside a file that settles the shape: what is given must be what the file says. The
+// head may be frozen either way.
+Status apply_given(const proto::Drafter& given, const std::string& path, DrafterConfig& config) {
+  const std::vector<int64_t> capture(given.capture().begin(), given.capture().end());
+  const std::vector<int64_t>& windows = config.body.sliding_window;
+  std::set<int64_t> sliding;
+  bool same_window = true;
+  for (size_t layer = 0; layer < windows.size(); ++layer) {
+    if (windows[layer] == 0) continue;
+    sliding.insert(static_cast<int64_t>(layer));
+    same_window = same_window && windows[layer] == given.sliding_window();
+  }
+  if (sliding.empty()) same_window = given.sliding_window() == 0;
+  const bool same_layers =
+      sliding == std::set<int64_t>(given.sliding_layers().begin(), given.sliding_layers().end());
+  const Status checks[] = {
+      agree("layers", given.has_layers(), given.layers() == config.body.num_hidden_layers, path),
+      agree("capture", !capture.empty(), capture == config.capture, path),
+      agree("draft_vocab_size", given.has_draft_vocab_size(),
+            given.draft_vocab_size() == config.draft_vocab_size, path),
+      agree("norm_before_residual", given.has_norm_before_residual(),
+            given.norm_before_residual() == config.norm_before_residual, path),
+      agree("norm_before_fc", given.has_norm_before_fc(),
+            given.norm_before_fc() == config.norm_before_fc, path),
+      agree("norm_output", given.has_norm_output(), given.norm_output() == config.norm_output,
+            path),
+      agree("block_size", given.has_block_size(), given.block_size() == config.block_size, path),
+      agree("mask_token_id", given.has_mask_token_id(),
+            given.mask_token_id() == config.mask_token_id, path),
+      agree("sliding_window", given.has_sliding_window(), same_window, path),
+      agree("sliding_layers", !given.sliding_layers().empty(), same_layers, path)};
+  for (const Status& check : checks) PERCHERON_RETURN_IF_ERROR(check);
+  config.freeze_head = given.freeze_head();
+  return ok_status();
+}
+
 Result<DrafterConfig> resolve_drafter(const proto::Run& run, FileSystem& files,
                                       const ModelConfig& target, int64_t used_tokens) {
   const proto::Drafter& given = run.drafter();
   if (given.has_init_from() && !given.has_config()) {
-    PERCHERON_ASSIGN_OR_RETURN(const DrafterFile file,
-                               read_drafter(files, given.init_from(), &target));
+    PERCHERON_ASSIGN_OR_RETURN(DrafterFile file, read_drafter(files, given.init_from(), &target));
     if (file.config.kind != drafter_kind(run)) {
       return invalid_argument(
           fmt::format("drafter.init_from {} holds a drafter of another kind "
                       "than drafter.kind",
                       given.init_from()));
     }
+    PERCHERON_RETURN_IF_ERROR(apply_given(given, given.init_from(), file.config));
     return file.config;
   }
   DrafterChoice choice = drafter_choice(given);
@@ -220,7 +284,7 @@ Result<DrafterConfig> resolve_drafter(const proto::Run& run, FileSystem& files,
     return invalid_argument(
         fmt::format("drafter.config {} describes another kind than drafter.kind", given.config()));
   }
-  stated.config.freeze_head = given.freeze_head();
+  PERCHERON_RETURN_IF_ERROR(apply_given(given, given.config(), stated.config));
   return stated.config;
 }
 
@@ -257,15 +321,24 @@ Status resolve_vocabulary(const proto::Run& run, FileSystem& files, RunSetup& se
 
 // --- steps and memory ----------------------------------------------------------------------------
 
+Status too_long(int64_t epochs, int64_t micro_batches) {
+  return invalid_argument(fmt::format(
+      "train.epochs and train.steps ask for more than {} epochs of {} micro-batches together; a "
+      "run has at most {} epochs and some {} micro-batches: lower them",
+      epochs, micro_batches, kEpochsMax, kMicroBatchesMax));
+}
+
 Status resolve_steps(const proto::Train& train, RunSetup& setup) {
   const int64_t per_step = train.micro_batches_per_step();
   std::vector<int64_t> micro_batches;
-  int64_t steps = 0;
+  int64_t steps = 0, planned = 0;
   for (int64_t epoch = 0;; ++epoch) {
     if (train.has_epochs() && epoch == train.epochs()) break;
     if (train.has_steps() && steps >= train.steps()) break;
+    if (epoch == kEpochsMax || planned > kMicroBatchesMax) return too_long(epoch, planned);
     const EpochPlan plan = EpochPlan::make(setup.data.selection, setup.data.options, epoch);
     micro_batches.push_back(plan.micro_batches());
+    planned += plan.micro_batches();
     steps += (plan.micro_batches() + per_step - 1) / per_step;
     for (int64_t first = 0; first < plan.micro_batches(); first += per_step) {
       uint64_t bytes = 0;
@@ -364,38 +437,6 @@ Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileS
                              resolve_schedule(run.schedule(), setup->steps.steps()));
   PERCHERON_RETURN_IF_ERROR(resolve_draft_lengths(run.evaluate(), *setup));
   return std::shared_ptr<const RunSetup>(std::move(setup));
-}
-
-Fingerprint run_fingerprint(const RunSetup& setup, const std::string& target_hash) {
-  const RopeConfig& rope = setup.target.rope;
-  FingerprintParts parts;
-  parts.passport = setup.data.train->passport();
-  parts.target_hash = target_hash;
-  parts.capture = setup.drafter.capture;
-  parts.rope = fmt::format("type {} theta {} factor {}", static_cast<int>(rope.type), rope.theta,
-                           rope.factor);
-  parts.mask_token = setup.drafter.mask_token_id;
-  parts.draft_vocabulary_hash = setup.draft_vocabulary_hash;
-  return make_fingerprint(parts);
-}
-
-Fingerprint resume_fingerprint(const RunSetup& setup, const std::string& target_hash) {
-  Fingerprint fingerprint = run_fingerprint(setup, target_hash);
-  const proto::Run& run = setup.config;
-  fingerprint.set("data.train", setup.data.train->content_hash());
-  fingerprint.set("data.token_budget", std::to_string(setup.data.options.token_budget));
-  fingerprint.set("data.too_long", proto::Data::TooLong_Name(run.data().too_long()));
-  fingerprint.set("data.seed", std::to_string(setup.data.options.seed));
-  fingerprint.set("train.micro_batches_per_step",
-                  std::to_string(setup.steps.micro_batches_per_step()));
-  fingerprint.set("features.dtype", std::string(dtype_name(setup.features.dtype)));
-  fingerprint.set("drafter.kind", proto::Drafter::Kind_Name(run.drafter().kind()));
-  fingerprint.set("drafter.layers", std::to_string(setup.drafter.body.num_hidden_layers));
-  fingerprint.set("drafter.block_size", std::to_string(setup.drafter.block_size));
-  fingerprint.set("drafter.freeze_head", setup.drafter.freeze_head ? "true" : "false");
-  fingerprint.set("loss", run.loss().ShortDebugString());
-  fingerprint.set("optimizer.kind", proto::Optimizer::Kind_Name(run.optimizer().kind()));
-  return fingerprint;
 }
 
 }  // namespace percheron

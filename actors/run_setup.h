@@ -12,17 +12,22 @@
 #include "base/status.h"
 #include "data/epoch_plan.h"
 #include "data/features.h"
-#include "data/fingerprint.h"
 #include "data/token_shard.h"
 #include "data/vocabulary_map.h"
 #include "kernels/device.h"
 #include "model/config.h"
 #include "model/drafter.h"
+#include "model/generation.h"
 #include "model/optimizer.h"
 #include "model/schedule.h"
 #include "proto/run.pb.h"
 
 namespace percheron {
+
+/// Every epoch is planned before the first step, so a run's length has limits.
+inline constexpr int64_t kEpochsMax = 10'000;
+inline constexpr int64_t kMicroBatchesMax = 100'000'000;  // of all epochs
+inline constexpr int64_t kStepMicroBatchesMax = 1 << 20;
 
 /// Where the actors of a run compute.
 struct PlacementPlan {
@@ -78,13 +83,5 @@ struct RunSetup {
 /// vocabulary or sliding layer out of range, a features.bytes_max below one step, a device that
 /// can't exist.
 Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileSystem& files);
-
-/// What must stay equal between this run and a checkpoint that it goes on from. `target_hash` is
-/// Target::weights_hash().
-Fingerprint run_fingerprint(const RunSetup& setup, const std::string& target_hash);
-
-/// Fields of a run that a resumed run may not change, beyond the fingerprint: data, packing, steps,
-/// drafter, loss and optimizer, each as text. MO#2410: a data set filtered differently is named.
-Fingerprint resume_fingerprint(const RunSetup& setup, const std::string& target_hash);
 
 }  // namespace percheron

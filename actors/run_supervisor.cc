@@ -45,8 +45,9 @@ RunSupervisor::RunSupervisor(SupervisorSettings settings, RunOrders& orders, Run
           {setup_.config.evaluate().at_steps().begin(), setup_.config.evaluate().at_steps().end()},
           setup_.steps.steps()),
       checkpoint_policy_(setup_.config.checkpoint().every_steps(), setup_.steps.steps()),
-      meter_(static_cast<int>(setup_.placement.trainers.size()), now()),
-      progress_(settings_.progress) {
+      meter_(static_cast<int>(setup_.placement.trainers.size())),
+      progress_(settings_.progress),
+      epochs_done_(setup_.steps.begin(settings_.progress.step).epoch) {
   if (progress_.best_step) {
     best_.restore(*progress_.best_step, progress_.best_acceptance);
     best_checkpoint_ = join_path(setup_.output(), step_directory_name(*progress_.best_step));
@@ -59,7 +60,10 @@ RunSupervisor::RunSupervisor(SupervisorSettings settings, RunOrders& orders, Run
 void RunSupervisor::start() {
   started_ = now();
   touch();
-  if (!setup_.data.held_out) held_out_ready();
+  if (!setup_.data.held_out) return held_out_ready();
+  observer_.on_event(
+      fmt::format("computing the features of {} held-out samples, which are kept for the run",
+                  format_count(setup_.data.held_out_selection.samples.size())));
 }
 
 void RunSupervisor::held_out_ready() {
@@ -102,7 +106,7 @@ void RunSupervisor::trainer_work(const TrainerReport& report) {
     step_samples_ += report.samples;
     report_epoch_ends();
   }
-  steals_ = report.steals;
+  progress_.steals = settings_.progress.steals + report.steals;
 }
 
 void RunSupervisor::epoch_exhausted(int64_t number) {
@@ -178,12 +182,12 @@ void RunSupervisor::end_step(int64_t step, const PoolState& pool) {
   progress_.tokens += sums.tokens;
   progress_.samples += step_samples_;
   step_samples_ = 0;
-  supervised_ += sums.supervised;
+  progress_.supervised += sums.supervised;
   simulated_sum_ += sums.simulated_acceptance_length();
   ++simulated_steps_;
   pool_peak_ = std::max(pool_peak_, pool.bytes_peak);
   if (applied_.front().applied.skipped) {
-    ++skipped_steps_;
+    ++progress_.steps_skipped;
     observer_.on_event(fmt::format("{}: no row is supervised; the step was skipped", where(step)));
   }
   meter_.step_done(now());
@@ -220,7 +224,7 @@ void RunSupervisor::report_step(const PlannedStep& step, const PoolState& pool) 
   line.pool_bytes = pool.bytes;
   line.pool_bytes_max = pool.bytes_max;
   line.cached_bytes = pool.cached_bytes;
-  line.steals_total = steals_;
+  line.steals_total = progress_.steals;
   line.eta_seconds = rates.mean_step_seconds * static_cast<double>(line.steps_total - line.step);
   observer_.on_step(line);
 }
@@ -243,16 +247,25 @@ void RunSupervisor::boundary() {
   }
   if (save) {
     saved_at_ = step;
-    progress_.seconds = settings_.progress.seconds + now() - started_;
-    checkpoint_ = PendingCheckpoint{step, progress_, best_, false, !evaluate};
+    checkpoint_ = PendingCheckpoint{step, progress(), best_, false, !evaluate};
     if (!setup_.data.held_out && step > 0) rank_by_training();
     orders_.snapshot(step);
   }
   if (step == setup_.steps.steps() || stopping_) return try_finish();
   // The save before the first step proves the disk, so nothing is trained before it is done.
   if (checkpoint_ && checkpoint_->step == 0) return;
-  opened_ = true;
+  if (!opened_before_) meter_.start(now());
+  opened_ = opened_before_ = true;
   orders_.open_step(setup_.steps.at(step));
+}
+
+RunProgress RunSupervisor::progress() const {
+  RunProgress progress = progress_;
+  const RunProgress& before = settings_.progress;
+  progress.seconds = before.seconds + now() - started_;
+  progress.feature_seconds = before.feature_seconds + meter_.target_busy_seconds();
+  progress.train_seconds = before.train_seconds + meter_.trainer_busy_seconds();
+  return progress;
 }
 
 void RunSupervisor::rank_by_training() {
@@ -264,6 +277,7 @@ void RunSupervisor::rank_by_training() {
 
 void RunSupervisor::evaluated(int64_t step, const WalkCounts& counts, double seconds) {
   touch();
+  meter_.trainer_elsewhere(seconds);
   if (finished_ || !evaluation_ || evaluation_->step != step) return;
   evaluation_->counts.add(counts);
   evaluation_->seconds = std::max(evaluation_->seconds, seconds);
@@ -290,8 +304,9 @@ void RunSupervisor::evaluated(int64_t step, const WalkCounts& counts, double sec
   if (!opened_) try_finish();
 }
 
-void RunSupervisor::snapshot_taken(int64_t step) {
+void RunSupervisor::snapshot_taken(int64_t step, double seconds) {
   touch();
+  meter_.trainer_elsewhere(seconds);
   if (finished_ || !checkpoint_ || checkpoint_->step != step) return;
   checkpoint_->copied = true;
   try_write();
@@ -422,10 +437,11 @@ RunSummary RunSupervisor::summary() const {
   summary.steps_total = setup_.steps.steps();
   summary.epochs = epochs_done_;
   summary.tokens = progress_.tokens;
-  summary.supervised = supervised_;
-  summary.seconds = settings_.progress.seconds + now() - started_;
-  summary.feature_seconds = meter_.target_busy_seconds();
-  summary.train_seconds = meter_.trainer_busy_seconds();
+  summary.supervised = progress_.supervised;
+  const RunProgress timed = progress();
+  summary.seconds = timed.seconds;
+  summary.feature_seconds = timed.feature_seconds;
+  summary.train_seconds = timed.train_seconds;
   summary.pool_bytes_peak = pool_peak_;
   summary.stopped_early = stopping_ && progress_.step < setup_.steps.steps();
   summary.latest_checkpoint = latest_checkpoint_;
@@ -435,10 +451,10 @@ RunSummary RunSupervisor::summary() const {
                       {"samples_too_long_skipped", selection.too_long_skipped},
                       {"samples_unsupervised_dropped", selection.unsupervised_dropped},
                       {"held_out_in_training", setup_.data.held_out_in_training},
-                      {"steals", steals_},
-                      {"steps_skipped", skipped_steps_},
-                      {"checkpoint_failures", checkpoint_failures_},
-                      {"stale_messages", ledger_.stale()}};
+                      {"steals", progress_.steals},
+                      {"steps_skipped", progress_.steps_skipped},
+                      {"checkpoint_failures_since_start", checkpoint_failures_},
+                      {"stale_messages_since_start", ledger_.stale()}};
   return summary;
 }
 

@@ -39,9 +39,9 @@ class RunOrders {
 
 struct SupervisorSettings {
   std::shared_ptr<const RunSetup> setup;
-  std::string resumed_from;    // a checkpoint; empty = a new run
+  std::string resumed_from;      // a checkpoint; empty = a new run
   RunProgress progress;          // where the run goes on from
-  double stall_seconds = 3600;    // without a word from anyone, the run ends
+  double stall_seconds = 3600;   // without a word from anyone, the run ends
   int64_t checksum_steps = 100;  // trainers' parameters are compared every so many steps
 };
 
@@ -87,7 +87,7 @@ class RunSupervisor {
   void reduced(int trainer, int64_t step, int64_t membership, double seconds);
   void applied(int64_t step, const AppliedReport& report, const PoolState& pool);
   void evaluated(int64_t step, const WalkCounts& counts, double seconds);
-  void snapshot_taken(int64_t step);
+  void snapshot_taken(int64_t step, double seconds);
   void checkpoint_written(const CheckpointReport& report, const Status& status);
   void failed(const std::string& who, const Status& status);
   /// Now and then: looks for signals (how many the operator has sent) and for a standstill.
@@ -126,6 +126,8 @@ class RunSupervisor {
   void count_committed_step(const PlannedStep& step);
   void report_step(const PlannedStep& step, const PoolState& pool);
   void report_epoch_ends();
+  /// progress_ with the time until now.
+  RunProgress progress() const;
   /// Without held-out data the best checkpoint is the one after the best training steps.
   void rank_by_training();
   EpochTermination& epoch(int64_t number);
@@ -153,17 +155,18 @@ class RunSupervisor {
 
   bool held_out_ready_ = false;
   bool stopping_ = false, finished_ = false;
-  bool opened_ = false;    // the ledger's step is open
-  int64_t asked_at_ = -1;  // the last boundary at which what is due was ordered
-  int64_t saved_at_ = -1;  // the last one at which a checkpoint was ordered
+  bool opened_ = false;         // the ledger's step is open
+  bool opened_before_ = false;  // a step was opened
+  int64_t asked_at_ = -1;       // the last boundary at which what is due was ordered
+  int64_t saved_at_ = -1;       // the last one at which a checkpoint was ordered
   double started_ = 0, last_word_ = 0;
   double simulated_sum_ = 0;  // since the last checkpoint
   int64_t simulated_steps_ = 0;
-  int64_t steals_ = 0, skipped_steps_ = 0, epochs_done_ = 0, checkpoint_failures_ = 0;
+  int64_t epochs_done_ = 0, checkpoint_failures_ = 0;
   uint64_t pool_peak_ = 0;
   Status last_checkpoint_status_;
   std::string latest_checkpoint_, best_checkpoint_;
-  int64_t supervised_ = 0, step_samples_ = 0;
+  int64_t step_samples_ = 0;
 };
 
 }  // namespace percheron

@@ -77,8 +77,7 @@ class Orders final : public RunOrders {
     }
     PERCHERON_ASSIGN_OR_RETURN(
         done.path, write_run_checkpoint(*parts.files, parts.checkpoint, *snapshot, progress));
-    const Result<uint64_t> bytes =
-        parts.files->file_size(join_path(done.path, "model.safetensors"));
+    const Result<uint64_t> bytes = checkpoint_bytes(*parts.files, done.path);
     done.bytes = bytes.ok() ? *bytes : 0;
     if (!prove) return ok_status();
     return prove_run_checkpoint(*parts.files, done.path, parts.checkpoint, *snapshot);
@@ -156,7 +155,8 @@ class Shell {
     if (told_end_ || !orders_.pending_finish()) return;
     told_end_ = true;
     RunSummary summary = supervisor_.summary();
-    summary.counters.emplace_back("samples_quarantined", orders_.world().parts.quarantine->count());
+    summary.counters.emplace_back("samples_quarantined_since_start",
+                                  orders_.world().parts.quarantine->count());
     orders_.world().on_finish(*orders_.pending_finish(), summary);
   }
 
@@ -202,7 +202,7 @@ caf::behavior handlers(const std::shared_ptr<Shell>& shell) {
       },
       [shell](const Applied& m) { shell->applied(m), shell->settle(); },
       [shell](const Evaluated& m) { shell->evaluated(m), shell->settle(); },
-      [shell, s](const SnapshotTaken& m) { s->snapshot_taken(m.step), shell->settle(); },
+      [shell, s](const SnapshotTaken& m) { s->snapshot_taken(m.step, m.seconds), shell->settle(); },
       [shell](const CheckpointWritten& m) { shell->written(m), shell->settle(); },
       [shell, s](const Failed& m) { s->failed(m.who, m.outcome.status()), shell->settle(); },
   };

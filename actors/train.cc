@@ -1,13 +1,15 @@
 #include "actors/train.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
+#include "actors/run_fingerprint.h"
 #include "base/units.h"
 #include "data/checkpoint.h"
+#include "data/directory_lock.h"
 
 namespace percheron {
 namespace {
@@ -83,32 +85,63 @@ Status open_cache(RunParts& parts, const Fingerprint& fingerprint) {
   return ok_status();
 }
 
-/// The checkpoint to go on from, if any; makes the output directory.
+Status lock_output(RunParts& parts) {
+  const std::string& output = parts.setup->output();
+  PERCHERON_RETURN_IF_ERROR(parts.files->create_directories(output));
+  PERCHERON_ASSIGN_OR_RETURN(parts.output_lock,
+                             lock_directory(*parts.files, output, "output.directory"));
+  return ok_status();
+}
+
+Status refuse_old_checkpoints(FileSystem& files, const std::string& output) {
+  PERCHERON_ASSIGN_OR_RETURN(const bool held, holds_checkpoints(files, output));
+  if (!held) return ok_status();
+  return failed_precondition(fmt::format(
+      "output.directory {} holds checkpoints and checkpoint.resume is false: give another "
+      "directory, move them away, or set checkpoint.resume: true; nothing was changed",
+      output));
+}
+
+// The best checkpoint that the run remembers, if it is still there.
+Status settle_best(RunParts& parts, RunProgress& progress, RunObserver& observer) {
+  if (!progress.best_step) return ok_status();
+  PERCHERON_ASSIGN_OR_RETURN(
+      const bool there, restore_best(*parts.files, parts.setup->output(), *progress.best_step));
+  if (there) return ok_status();
+  observer.on_event(
+      fmt::format("the best checkpoint so far, of step {}, is gone: the best is chosen from now on",
+                  *progress.best_step));
+  progress.best_step.reset();
+  progress.best_acceptance = 0;
+  return ok_status();
+}
+
+/// The checkpoint to go on from, if any.
 Result<std::optional<ResumePoint>> find_resume_point(RunParts& parts,
                                                      const RunEnvironment& environment) {
   const RunSetup& setup = *parts.setup;
-  PERCHERON_RETURN_IF_ERROR(parts.files->create_directories(setup.output()));
   PERCHERON_RETURN_IF_ERROR(clean_checkpoints(*parts.files, setup.output()).status());
-  PERCHERON_ASSIGN_OR_RETURN(const LatestCheckpoint latest,
-                             find_latest(*parts.files, setup.output()));
-  for (const std::string& problem : latest.problems) environment.observer.on_event(problem);
-  if (!latest.checkpoint) return std::optional<ResumePoint>();
   if (!setup.config.checkpoint().resume()) {
-    return failed_precondition(fmt::format(
-        "output.directory {} holds the checkpoint {} and checkpoint.resume is false: give another "
-        "directory, remove it, or set checkpoint.resume: true",
-        setup.output(), latest.checkpoint->path));
+    PERCHERON_RETURN_IF_ERROR(refuse_old_checkpoints(*parts.files, setup.output()));
+    return std::optional<ResumePoint>();
   }
+  Result<LatestCheckpoint> latest = find_latest(*parts.files, setup.output());
+  if (!latest.ok()) return latest.status().with_context("looking for a checkpoint to resume from");
+  for (const std::string& problem : latest->problems) environment.observer.on_event(problem);
+  if (!latest->checkpoint && !latest->problems.empty()) {
+    return failed_precondition(fmt::format(
+        "output.directory {} holds checkpoints, but none of them is complete ({}): mend or move "
+        "them away, with `latest`, to begin anew, or give another directory",
+        setup.output(), fmt::join(latest->problems, "; ")));
+  }
+  if (!latest->checkpoint) return std::optional<ResumePoint>();
   PERCHERON_ASSIGN_OR_RETURN(
       ResumePoint point,
-      read_run_checkpoint(*parts.files, latest.checkpoint->path, parts.checkpoint));
+      read_run_checkpoint(*parts.files, latest->checkpoint->path, parts.checkpoint));
   environment.observer.on_event(
       fmt::format("resuming from {} at step {}", point.path, point.progress.step));
-  if (point.schedule_steps != setup.schedule.total_steps) {
-    environment.observer.on_event(
-        fmt::format("the learning rate was planned for {} steps and is now for {}",
-                    point.schedule_steps, setup.schedule.total_steps));
-  }
+  for (const std::string& change : point.changes) environment.observer.on_event(change);
+  PERCHERON_RETURN_IF_ERROR(settle_best(parts, point.progress, environment.observer));
   return std::optional<ResumePoint>(std::move(point));
 }
 
@@ -199,8 +232,9 @@ Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup>
   parts->setup = setup;
   parts->files = &environment.files;
   parts->clock = &environment.clock;
-  parts->batches = std::make_shared<BatchSource>(setup);
+  parts->batches = std::make_shared<BatchSource>(setup, environment.clock);
   PERCHERON_RETURN_IF_ERROR(open_devices(*parts));
+  PERCHERON_RETURN_IF_ERROR(lock_output(*parts));
   tell_about_setup(*setup, *parts, environment.observer);
   PERCHERON_RETURN_IF_ERROR(load_targets(*parts));
   const std::string& target_hash = parts->models.begin()->second->weights_hash();
@@ -217,8 +251,8 @@ Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup>
     parts->resumed_from = point->path;
     parts->progress = point->progress;
   }
-  parts->quarantine =
-      std::make_unique<Quarantine>(static_cast<int64_t>(setup->data.selection.samples.size()));
+  parts->quarantine = std::make_unique<Quarantine>(static_cast<int64_t>(
+      setup->data.selection.samples.size() + setup->data.held_out_selection.samples.size()));
   PERCHERON_RETURN_IF_ERROR(open_cache(*parts, fingerprint));
   for (DeviceId id : setup->placement.targets) {
     TargetPlace place;

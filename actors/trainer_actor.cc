@@ -1,14 +1,13 @@
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <deque>
+#include <functional>
+#include <mutex>
 
 #include "actors/actor_system.h"
 
 namespace percheron {
 namespace {
-
-// Jobs that an evaluation is cut into.
-constexpr size_t kEvaluationJobsMax = 256;
 
 // A trainer actor's hands: each function posts a job that ends by telling an actor.
 class Trainer {
@@ -57,6 +56,11 @@ class Trainer {
   }
 
   void apply(int64_t step, bool checksum) {
+    // An evaluation measures the parameters of one step.
+    after_evaluation([this, step, checksum] { post_apply(step, checksum); });
+  }
+
+  void post_apply(int64_t step, bool checksum) {
     place_.worker->post([this, step, checksum](Context& context) {
       const double begin = now();
       Applied done;
@@ -81,51 +85,79 @@ class Trainer {
   }
 
   void evaluate(int64_t step) {
-    struct Share {
-      WalkCounts counts;
-      double seconds = 0;
-    };
     const auto share = std::make_shared<Share>();
-    std::vector<FeaturesPtr> mine;
     const std::vector<FeaturesPtr> all = parts_.held_out.all();
     for (size_t i = static_cast<size_t>(number_); i < all.size(); i += parts_.trainers.size()) {
-      mine.push_back(all[i]);
+      share->left.push_back(all[i]);
     }
-    // In several jobs, so that others on the device get their turn.
-    const size_t chunk = (mine.size() + kEvaluationJobsMax - 1) / kEvaluationJobsMax;
-    for (size_t first = 0; first < mine.size(); first += chunk) {
-      const auto begin = mine.begin() + static_cast<std::ptrdiff_t>(first);
-      const auto end =
-          mine.begin() + static_cast<std::ptrdiff_t>(std::min(first + chunk, mine.size()));
-      place_.worker->post([this, share, some = std::vector(begin, end)](Context& context) {
-        const double started = now();
-        for (const FeaturesPtr& features : some) {
-          Result<WalkCounts> counts = place_.trainer->evaluate(context, *features);
-          if (!counts.ok()) return fail(counts.status().with_context("evaluation"));
-          share->counts.add(*counts);
-        }
-        share->seconds += now() - started;
-      });
+    {
+      const std::lock_guard lock(mutex_);
+      evaluating_ = true;
     }
-    place_.worker->post([this, share, step](Context&) {
-      caf::anon_send(peers_->supervisor, Evaluated{number_, step, share->counts.rounds,
-                                                   share->counts.tokens, share->seconds});
-    });
+    evaluate_next(step, share);
   }
 
   void snapshot(int64_t step) {
     place_.worker->post([this, step](Context& context) {
+      const double begin = now();
       Result<TrainerSnapshot> snapshot = place_.trainer->snapshot(context, step);
       if (!snapshot.ok()) return fail(snapshot.status().with_context("checkpoint"));
       {
         const std::lock_guard lock(parts_.snapshot_mutex);
         parts_.snapshot = std::make_unique<TrainerSnapshot>(std::move(snapshot).value());
       }
-      caf::anon_send(peers_->supervisor, SnapshotTaken{step});
+      caf::anon_send(peers_->supervisor, SnapshotTaken{step, now() - begin});
     });
   }
 
  private:
+  // A trainer's part of an evaluation.
+  struct Share {
+    std::deque<FeaturesPtr> left;
+    WalkCounts counts;
+    double seconds = 0;
+  };
+
+  void after_evaluation(std::function<void()> call) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (evaluating_) {
+        deferred_ = std::move(call);
+        return;
+      }
+    }
+    call();
+  }
+
+  void end_evaluation() {
+    std::function<void()> call;
+    {
+      const std::lock_guard lock(mutex_);
+      evaluating_ = false;
+      call.swap(deferred_);
+    }
+    if (call) call();
+  }
+
+  // One micro-batch a job, each posted by the one before: others on the device get their turn, and
+  // the queue stays short whatever is held out.
+  void evaluate_next(int64_t step, const std::shared_ptr<Share>& share) {
+    place_.worker->post([this, step, share](Context& context) {
+      if (share->left.empty()) {
+        caf::anon_send(peers_->supervisor, Evaluated{number_, step, share->counts.rounds,
+                                                     share->counts.tokens, share->seconds});
+        return end_evaluation();
+      }
+      const double begin = now();
+      Result<WalkCounts> counts = place_.trainer->evaluate(context, *share->left.front());
+      if (!counts.ok()) return fail(counts.status().with_context("evaluation"));
+      share->counts.add(*counts);
+      share->left.pop_front();
+      share->seconds += now() - begin;
+      evaluate_next(step, share);
+    });
+  }
+
   double now() const { return static_cast<double>(parts_.clock->monotonic_ns()) * 1e-9; }
 
   Status add(Context& context, MicroBatchId id, Computed& done) {
@@ -154,6 +186,9 @@ class Trainer {
   TrainerPlace& place_;
   PeersPtr peers_;
   int32_t number_;
+  std::mutex mutex_;
+  bool evaluating_ = false;
+  std::function<void()> deferred_;  // an update that waits for the evaluation
 };
 
 }  // namespace

@@ -2,8 +2,7 @@
 
 #include <pthread.h>
 
-#include <future>
-#include <memory>
+#include <chrono>
 #include <utility>
 
 #include "base/check.h"
@@ -16,7 +15,7 @@ WorkThread::WorkThread(std::string name, const Clock& clock)
   (void)pthread_setname_np(thread_.native_handle(), name_.substr(0, 15).c_str());
 }
 
-void WorkThread::stop() {
+void WorkThread::close() {
   std::deque<std::function<void()>> dropped;
   {
     const std::lock_guard lock(mutex_);
@@ -24,6 +23,16 @@ void WorkThread::stop() {
     dropped.swap(jobs_);
   }
   wake_.notify_all();
+}
+
+bool WorkThread::wait_ended(double seconds) {
+  std::unique_lock lock(mutex_);
+  return job_done_.wait_for(lock, std::chrono::duration<double>(seconds),
+                            [this] { return ended_; });
+}
+
+void WorkThread::stop() {
+  close();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -33,6 +42,7 @@ void WorkThread::post(std::function<void()> job) {
     if (closing_) return;
     PERCHERON_CHECK(jobs_.size() < kJobsMax, "a work thread's queue grows without bound");
     jobs_.push_back(std::move(job));
+    ++posted_;
   }
   wake_.notify_one();
 }
@@ -43,10 +53,9 @@ size_t WorkThread::waiting() const {
 }
 
 void WorkThread::drain() {
-  // Shared, because the job may still be dropped by the destructor of another thread's making.
-  const auto done = std::make_shared<std::promise<void>>();
-  post([done] { done->set_value(); });
-  done->get_future().wait();
+  std::unique_lock lock(mutex_);
+  const int64_t last = posted_;
+  job_done_.wait(lock, [&] { return finished_ >= last || ended_; });
 }
 
 void WorkThread::run() {
@@ -55,7 +64,7 @@ void WorkThread::run() {
     {
       std::unique_lock lock(mutex_);
       wake_.wait(lock, [this] { return closing_ || !jobs_.empty(); });
-      if (closing_) return;
+      if (closing_) break;
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
@@ -63,7 +72,16 @@ void WorkThread::run() {
     job();
     job = nullptr;  // What it holds goes before the next wait.
     busy_ns_ += clock_.monotonic_ns() - begin;
+    {
+      const std::lock_guard lock(mutex_);
+      ++finished_;
+    }
+    job_done_.notify_all();
   }
+  // Under the lock: who waits may destroy this object as soon as it is let go.
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  job_done_.notify_all();
 }
 
 }  // namespace percheron

@@ -29,9 +29,14 @@ class WorkThread {
 
   /// Any thread.
   void post(std::function<void()> job);
-  /// Waits until every job posted before is done.
+  /// Waits until every job posted before is done, or the thread is stopped.
   void drain();
-  /// Drops the jobs that have not begun, waits for the one that runs, and takes no more.
+  /// Drops the jobs that have not begun and takes no more.
+  void close();
+  /// After close(): waits for the job that runs, for `seconds` of real time at most. False when it
+  /// still runs.
+  bool wait_ended(double seconds);
+  /// close(), then waits for the job that runs.
   void stop();
   size_t waiting() const;
 
@@ -45,9 +50,11 @@ class WorkThread {
   const std::string name_;
   const Clock& clock_;
   mutable std::mutex mutex_;
-  std::condition_variable wake_;
+  std::condition_variable wake_, job_done_;
   std::deque<std::function<void()>> jobs_;
   bool closing_ = false;
+  bool ended_ = false;                 // the thread has left its loop
+  int64_t posted_ = 0, finished_ = 0;  // jobs
   std::atomic<int64_t> busy_ns_{0};
   std::thread thread_;  // last: it uses the others
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "actors/run_plan.h"
 #include "base/file_system.h"
@@ -40,6 +41,29 @@ TEST(RunSetup, RefusesNamingKeyValueAndWhatToDo) {
       {"step of nothing",
        [](auto& run) { run.mutable_train()->set_micro_batches_per_step(0); },
        {"train.micro_batches_per_step", "0"}},
+      {"step of too much",
+       [](auto& run) {
+         run.mutable_train()->set_micro_batches_per_step(std::numeric_limits<int64_t>::max());
+       },
+       {"train.micro_batches_per_step", "at most"}},
+      {"endless epochs",
+       [](auto& run) { run.mutable_train()->set_epochs(1000000000); },
+       {"train.epochs", "1000000000", "at most"}},
+      {"endless steps",
+       [](auto& run) { run.mutable_train()->set_steps(1000000000); },
+       {"train.steps", "1000000000", "at most"}},
+      {"steps of endless epochs",
+       [](auto& run) {
+         run.mutable_train()->clear_epochs();
+         run.mutable_train()->set_steps(100000000);
+       },
+       {"train.steps", "10000 epochs"}},
+      {"fewer conversations than none",
+       [](auto& run) { run.mutable_evaluate()->set_decode_conversations(-1); },
+       {"evaluate.decode_conversations", "-1"}},
+      {"answers of nothing",
+       [](auto& run) { run.mutable_evaluate()->set_new_tokens_max(0); },
+       {"evaluate.new_tokens_max", "0"}},
       {"long sample",
        [](auto& run) { run.mutable_data()->set_token_budget(20); },
        {"data.token_budget", "20"}},
@@ -75,7 +99,7 @@ TEST(RunSetup, RefusesNamingKeyValueAndWhatToDo) {
        [](auto& run) { run.mutable_evaluate()->add_draft_lengths(9); },
        {"evaluate.draft_lengths", "9"},
        true},
-      {"small store",  // SpecForge 42fb4571 (C50)
+      {"small store",  // SpecForge 42fb4571
        [](auto& run) { run.mutable_features()->set_bytes_max(1000); },
        {"features.bytes_max", "1000"}},
   };
@@ -124,7 +148,7 @@ TEST(RunSetup, FillsInTheDefaultsOfTheKind) {
   EXPECT_EQ((*eagle3)->draft_ids.size(), 48u);
 }
 
-// Soup#680 (C120).
+// Soup#680.
 TEST(RunSetup, HeldOutSamplesThatAreTrainedOnAreCounted) {
   proto::Run run = make_tiny_run("overlap", {.samples = 9, .held_out = 3});
   run.mutable_data()->add_held_out(run.data().train(0));

@@ -53,7 +53,7 @@ class SupervisorTest : public testing::Test {
  protected:
   /// Steps of one micro-batch; `steps` of them.
   void make(int64_t steps, int trainers, int64_t held_out, int64_t every_steps = 0,
-            bool resumed = false, int64_t first = 0) {
+            bool resumed = false, const RunProgress& progress = {}) {
     proto::Run run = make_tiny_run(
         "supervisor", {.held_out = held_out, .epochs = 1, .micro_batches_per_step = 1});
     run.mutable_train()->clear_epochs();
@@ -65,7 +65,7 @@ class SupervisorTest : public testing::Test {
     SupervisorSettings settings;
     settings.setup = *setup;
     if (resumed) settings.resumed_from = "step-before";
-    settings.progress.step = first;
+    settings.progress = progress;
     settings.stall_seconds = 60;
     supervisor_.emplace(settings, diary_, observer_, clock_);
     supervisor_->start();
@@ -95,7 +95,7 @@ class SupervisorTest : public testing::Test {
   }
 
   void write(int64_t step, const Status& status = ok_status()) {
-    supervisor_->snapshot_taken(step);
+    supervisor_->snapshot_taken(step, 0);
     CheckpointReport report;
     report.step = step;
     report.directory = status.ok() ? "step-" + std::to_string(step) : "";
@@ -110,11 +110,11 @@ class SupervisorTest : public testing::Test {
   int trainers_ = 1;
 };
 
-// Automodel#2310 (C83).
+// Automodel#2310.
 TEST_F(SupervisorTest, NothingIsTrainedBeforeTheFirstCheckpointIsProved) {
   make(2, 1, 0);
   EXPECT_EQ(diary_.read(), "snapshot0");
-  supervisor_->snapshot_taken(0);
+  supervisor_->snapshot_taken(0, 0);
   EXPECT_EQ(diary_.read(), "prove0");
   write(0);
   EXPECT_EQ(diary_.read(), "prove0 open0");
@@ -157,7 +157,7 @@ TEST_F(SupervisorTest, EvaluationSteersBestAndTheCheckpointKnowsIt) {
   make(1, 2, 4);
   supervisor_->held_out_ready();
   EXPECT_EQ(diary_.read(), "evaluate0 snapshot0");
-  supervisor_->snapshot_taken(0);
+  supervisor_->snapshot_taken(0, 0);
   EXPECT_EQ(diary_.read(), "") << "waits for what is measured of it";
   WalkCounts counts;
   counts.rounds = {10};
@@ -171,7 +171,7 @@ TEST_F(SupervisorTest, EvaluationSteersBestAndTheCheckpointKnowsIt) {
   EXPECT_TRUE(observer_.evaluations()[0].best);
 }
 
-// C84: a full disk later on stops nothing.
+// A full disk later on stops nothing.
 TEST_F(SupervisorTest, LaterCheckpointThatFailsIsSaidAndTheRunGoesOn) {
   make(3, 1, 0, 1);
   write(0);
@@ -221,7 +221,7 @@ TEST_F(SupervisorTest, SecondSignalEndsAtOnce) {
   EXPECT_EQ(diary_.end->code(), StatusCode::kCancelled);
 }
 
-// TorchSpec#53 (C53).
+// TorchSpec#53.
 TEST_F(SupervisorTest, StandstillNamesTheActorAndWhatItHolds) {
   make(5, 1, 4);
   supervisor_->target_work(1, {-1, 3}, true, 0, 0);
@@ -258,8 +258,46 @@ TEST_F(SupervisorTest, UnsupervisedStepIsSkippedAndCounted) {
 }
 
 TEST_F(SupervisorTest, ResumedRunOpensItsStepWithoutSavingItAgain) {
-  make(5, 1, 0, 1, true, 3);
+  RunProgress progress;
+  progress.step = 3;
+  make(5, 1, 0, 1, true, progress);
   EXPECT_EQ(diary_.read(), "open3");
+}
+
+TEST_F(SupervisorTest, TotalsOfAResumedRunAreThoseOfTheWholeRun) {
+  RunProgress progress;
+  progress.step = 3;
+  progress.tokens = 30;
+  progress.supervised = 20;
+  progress.feature_seconds = 7;
+  progress.train_seconds = 8;
+  progress.steps_skipped = 1;
+  progress.steals = 4;
+  make(5, 1, 0, 0, true, progress);
+  supervisor_->target_work(0, {0, 3}, false, 10, 0.5);
+  run_step(3, 0);
+  const RunSummary summary = supervisor_->summary();
+  EXPECT_EQ(summary.tokens, 40);
+  EXPECT_EQ(summary.supervised, 20);
+  EXPECT_DOUBLE_EQ(summary.feature_seconds, 7.5);
+  EXPECT_GT(summary.train_seconds, 8);
+  EXPECT_EQ(counter(summary, "steps_skipped"), 2);
+  EXPECT_EQ(counter(summary, "steals"), 4);
+}
+
+TEST_F(SupervisorTest, FirstRatesAreThoseOfTheFirstStep) {
+  make(5, 1, 4);
+  EXPECT_TRUE(observer_.heard("computing the features of 4 held-out samples"));
+  clock_.advance(50);
+  supervisor_->held_out_ready();
+  clock_.advance(5);
+  supervisor_->evaluated(0, {}, 5);
+  write(0);
+  clock_.advance(0.3);
+  run_step(0);
+  ASSERT_EQ(observer_.steps().size(), 1u);
+  EXPECT_NEAR(observer_.steps()[0].eta_seconds, 4 * 0.3, 1e-6);
+  EXPECT_NEAR(observer_.steps()[0].wait_share, 1 - 0.2 / 0.3, 1e-6);
 }
 
 TEST_F(SupervisorTest, FailureNamesTheStepAndItsMicroBatches) {

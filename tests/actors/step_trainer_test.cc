@@ -24,7 +24,7 @@ class StepTrainerTest : public testing::Test {
     options.capture = setup_->drafter.capture;
     options.capture_last = true;
     target_ = load_target(device_, run.target().path(), options);
-    BatchSource batches(setup_);
+    BatchSource batches(setup_, system_clock());
     for (int64_t i = 0; i < 4; ++i) {
       Result<Features> features = capture_features(device_.context(), *target_,
                                                    batches.make({0, i}), DType::kF32, Top1::kYes);
@@ -56,7 +56,7 @@ class StepTrainerTest : public testing::Test {
   std::vector<Features> features_;
 };
 
-// SpecForge#571, TorchSpec#32 (C30, C31): who has nothing joins with zeros.
+// SpecForge#571, TorchSpec#32: who has nothing joins with zeros.
 TEST_F(StepTrainerTest, SumsOfTwoTrainersAreThoseOfOneAlsoIfOneHasNothing) {
   for (const size_t second_has : {0u, 2u}) {
     SCOPED_TRACE(second_has);
@@ -126,7 +126,7 @@ TEST_F(StepTrainerTest, DiscardForgetsTheStepsGradientsAndSums) {
   EXPECT_EQ(gradients, expected);
 }
 
-// SpecForge bcb2ec2a (C69).
+// SpecForge bcb2ec2a.
 TEST_F(StepTrainerTest, RestoredTrainerGoesOnToTheSameBits) {
   auto trainer = this->trainer();
   const auto step = [&](DrafterTrainer& who, int64_t number) {
@@ -150,7 +150,7 @@ TEST_F(StepTrainerTest, RestoredTrainerGoesOnToTheSameBits) {
   EXPECT_EQ(*other->checksum(device_.context()), *trainer->checksum(device_.context()));
 }
 
-// SpecForge bcb2ec2a (C71): evaluation leaves no trace.
+// SpecForge bcb2ec2a: evaluation leaves no trace.
 TEST_F(StepTrainerTest, EvaluationChangesNeitherParametersNorTheStep) {
   auto trainer = this->trainer(), fresh = this->trainer();
   add(*trainer, 0);

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <future>
+#include <map>
 
 #include "tests/actors/tiny_run.h"
 
@@ -58,7 +60,7 @@ TEST(Train, EveryTopologyTrainsTheSameStepsToTheSameLosses) {
   }
 }
 
-// SpecForge c3ecb528 (C49): 5 targets, 3 trainers, 17 samples; nothing is dropped, nothing hangs.
+// SpecForge c3ecb528: 5 targets, 3 trainers, 17 samples; nothing is dropped, nothing hangs.
 TEST(Train, FiveTargetsAndThreeTrainersFinishSeventeenSamples) {
   proto::Run run = make_tiny_run("odd", {.samples = 17, .epochs = 2, .micro_batches_per_step = 2});
   run.mutable_data()->set_token_budget(48);  // about one sample each
@@ -125,7 +127,7 @@ class HangingMaker final : public FeatureMaker {
   std::shared_future<void> released_;
 };
 
-// TorchSpec#53 (C53): held-out data is wanted, and the target never delivers.
+// TorchSpec#53: held-out data is wanted, and the target never delivers.
 TEST(Train, TargetThatNeverAnswersEndsTheRunNamingIt) {
   const proto::Run run = make_tiny_run("hang", {.held_out = 3});
   std::promise<void> release;
@@ -156,24 +158,20 @@ TEST(Train, TargetThatNeverAnswersEndsTheRunNamingIt) {
   EXPECT_EQ(observer.ends(), 1);
 }
 
-/// A trainer whose loss is not a number from its third step on.
-class DivergingTrainer final : public StepTrainer {
+/// Does what another does.
+class ForwardingTrainer : public StepTrainer {
  public:
-  explicit DivergingTrainer(std::unique_ptr<StepTrainer> inner) : inner_(std::move(inner)) {}
+  explicit ForwardingTrainer(std::unique_ptr<StepTrainer> inner) : inner_(std::move(inner)) {}
   Result<StepSums> add(Context& context, const Features& features) override {
-    Result<StepSums> sums = inner_->add(context, features);
-    sums_ = inner_->sums();
-    if (steps_ == 2) sums_.loss = std::nan("");
-    return sums;
+    return inner_->add(context, features);
   }
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override {
     return inner_->collect(context, gradients);
   }
-  const StepSums& sums() const override { return sums_; }
+  const StepSums& sums() const override { return inner_->sums(); }
   void discard(Context& context) override { inner_->discard(context); }
   Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
                             const StepSums& total, int64_t step) override {
-    ++steps_;
     return inner_->apply(context, gradients, total, step);
   }
   Result<uint32_t> checksum(Context& context) override { return inner_->checksum(context); }
@@ -186,6 +184,26 @@ class DivergingTrainer final : public StepTrainer {
 
  private:
   std::unique_ptr<StepTrainer> inner_;
+};
+
+/// A trainer whose loss is not a number from its third step on.
+class DivergingTrainer final : public ForwardingTrainer {
+ public:
+  using ForwardingTrainer::ForwardingTrainer;
+  Result<StepSums> add(Context& context, const Features& features) override {
+    Result<StepSums> sums = ForwardingTrainer::add(context, features);
+    sums_ = ForwardingTrainer::sums();
+    if (steps_ == 2) sums_.loss = std::nan("");
+    return sums;
+  }
+  const StepSums& sums() const override { return sums_; }
+  Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
+                            const StepSums& total, int64_t step) override {
+    ++steps_;
+    return ForwardingTrainer::apply(context, gradients, total, step);
+  }
+
+ private:
   StepSums sums_;
   int steps_ = 0;
 };
@@ -213,7 +231,7 @@ TEST(Train, DivergingLossEndsTheRunNamingTheStepAndKeepsTheCheckpointBefore) {
   EXPECT_FALSE(latest_masters(run).empty());
 }
 
-// SpecForge d84778a1 (C40, C51): a poisoned sample is set aside, counted, and the run goes on.
+// SpecForge d84778a1: a poisoned sample is set aside, counted, and the run goes on.
 TEST(Train, SampleWithStatesThatAreNotFiniteIsSetAside) {
   TinyOptions options{.held_out = 3, .epochs = 2};
   options.poisoned = 1;
@@ -223,7 +241,7 @@ TEST(Train, SampleWithStatesThatAreNotFiniteIsSetAside) {
   RecordingObserver observer;
   const Result<RunSummary> summary = train_tiny(run, observer);
   ASSERT_TRUE(summary.ok()) << summary.status().message();
-  EXPECT_EQ(counter(*summary, "samples_quarantined"), 1);
+  EXPECT_EQ(counter(*summary, "samples_quarantined_since_start"), 1);
   EXPECT_TRUE(observer.heard("sample 5 is set aside"));
   EXPECT_EQ(summary->steps, summary->steps_total);
 
@@ -233,6 +251,91 @@ TEST(Train, SampleWithStatesThatAreNotFiniteIsSetAside) {
   const Result<RunSummary> refused = train_tiny(run, observer);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kDataLoss);
+}
+
+/// Notes how many jobs wait and how many steps were applied whenever it evaluates.
+class WatchingTrainer final : public ForwardingTrainer {
+ public:
+  WatchingTrainer(std::unique_ptr<StepTrainer> inner, const DeviceWorker& worker)
+      : ForwardingTrainer(std::move(inner)), worker_(worker) {}
+  Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
+                            const StepSums& total, int64_t step) override {
+    ++applied_;
+    return ForwardingTrainer::apply(context, gradients, total, step);
+  }
+  Result<WalkCounts> evaluate(Context& context, const Features& features) override {
+    waiting_max = std::max(waiting_max, worker_.waiting());
+    ++evaluated_at[applied_];
+    return ForwardingTrainer::evaluate(context, features);
+  }
+
+  size_t waiting_max = 0;
+  std::map<int64_t, int64_t> evaluated_at;
+
+ private:
+  const DeviceWorker& worker_;
+  int64_t applied_ = 0;
+};
+
+// Many trainers on one device, each with many held-out micro-batches, once ended the program: all
+// of an evaluation was posted at once.
+TEST(Train, EvaluationsQueueLittleAndMeasureTheParametersOfTheirStep) {
+  proto::Run run = make_tiny_run("evaluations", {.held_out = 60, .epochs = 2});
+  run.mutable_evaluate()->set_every_steps(1);
+  RecordingObserver observer;
+  const std::atomic<int> none{0};
+  const RunEnvironment environment{system_files(), system_clock(), observer, none};
+  const auto setup = resolve_run(run, system_files());
+  ASSERT_TRUE(setup.ok()) << setup.status().message();
+  auto parts = make_run_parts(*setup, environment);
+  ASSERT_TRUE(parts.ok()) << parts.status().message();
+  TrainerPlace& place = (*parts)->trainers[0];
+  auto watching = std::make_unique<WatchingTrainer>(std::move(place.trainer), *place.worker);
+  const WatchingTrainer& watched = *watching;
+  place.trainer = std::move(watching);
+  const int64_t held_out = (*parts)->batches->held_out_micro_batches();
+  ASSERT_GT(held_out, 15);
+  const Result<RunSummary> summary = run_actors(**parts, environment);
+  ASSERT_TRUE(summary.ok()) << summary.status().message();
+  EXPECT_LE(watched.waiting_max, 8u);
+  ASSERT_EQ(static_cast<int64_t>(watched.evaluated_at.size()), summary->steps + 1);
+  for (const auto& [step, count] : watched.evaluated_at) EXPECT_EQ(count, held_out) << step;
+}
+
+// A job that never ends once held a process that was declared ended.
+TEST(Train, JobThatNeverEndsIsGivenUpAfterALimit) {
+  const proto::Run run = make_tiny_run("stuck");
+  std::promise<void> release;
+  RecordingObserver observer;
+  const std::atomic<int> none{0};
+  RunEnvironment environment{system_files(), system_clock(), observer, none, 0.2};
+  environment.stop_seconds = 0.1;
+  Status given_up;
+  environment.give_up = [&](const Status& why) {
+    given_up = why;
+    release.set_value();  // The test goes on where a process would end.
+  };
+  const auto setup = resolve_run(run, system_files());
+  ASSERT_TRUE(setup.ok()) << setup.status().message();
+  auto parts = make_run_parts(*setup, environment);
+  ASSERT_TRUE(parts.ok()) << parts.status().message();
+  (*parts)->targets[0].maker = std::make_unique<HangingMaker>(release.get_future().share());
+  const Result<RunSummary> summary = run_actors(**parts, environment);
+  ASSERT_FALSE(summary.ok());
+  EXPECT_EQ(given_up.code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(observer.heard("a job does not end"));
+}
+
+TEST(Train, CheckpointsTellTheBytesOfAllTheirFiles) {
+  const proto::Run run = make_tiny_run("bytes", {.epochs = 1});
+  RecordingObserver observer;
+  ASSERT_TRUE(train_tiny(run, observer).ok());
+  const CheckpointReport& report = observer.checkpoints().back();
+  const auto model = system_files().file_size(join_path(report.directory, "model.safetensors"));
+  const auto moments =
+      system_files().file_size(join_path(report.directory, "training_state/optimizer.safetensors"));
+  ASSERT_TRUE(model.ok() && moments.ok());
+  EXPECT_GT(report.bytes, *model + *moments);
 }
 
 }  // namespace

@@ -54,7 +54,8 @@ TEST(WorkThread, FreesWhatAJobHoldsBeforeTheNext) {
 }
 
 TEST(RunMeter, TellsCapacityWhileBusyAndTheShareOfWaiting) {
-  RunMeter meter(2, 0);
+  RunMeter meter(2);
+  meter.start(0);
   meter.target_worked(1000, 2);
   meter.trainer_worked(600, 1);
   meter.trainer_worked(600, 3);
@@ -68,13 +69,63 @@ TEST(RunMeter, TellsCapacityWhileBusyAndTheShareOfWaiting) {
 }
 
 TEST(RunMeter, LooksAtTheLastStepsOnly) {
-  RunMeter meter(1, 0);
+  RunMeter meter(1);
+  meter.start(0);
   for (int step = 1; step <= 200; ++step) {
     meter.trainer_worked(10, step <= 100 ? 1 : 0.5);
     meter.step_done(step);
   }
   EXPECT_DOUBLE_EQ(meter.rates().wait_share, 0.5);
   EXPECT_DOUBLE_EQ(meter.rates().mean_step_seconds, 1);
+}
+
+// The first figures once counted held-out features and evaluations as waiting: 95 %.
+TEST(RunMeter, CountsNoWaitingBeforeTheFirstStepNorInEvaluations) {
+  RunMeter meter(1);
+  meter.target_worked(1000, 90);
+  meter.trainer_elsewhere(5);
+  meter.start(100);
+  meter.trainer_worked(10, 3);
+  meter.trainer_elsewhere(6);
+  meter.step_done(110);
+  EXPECT_DOUBLE_EQ(meter.rates().wait_share, 0.25) << "3 of 4 seconds for steps";
+  EXPECT_DOUBLE_EQ(meter.rates().mean_step_seconds, 10);
+  EXPECT_DOUBLE_EQ(meter.target_busy_seconds(), 90);
+}
+
+TEST(WorkThread, DrainReturnsWhenTheThreadIsStopped) {
+  WorkThread stopped("test", system_clock());
+  stopped.stop();
+  stopped.drain();
+
+  WorkThread thread("test", system_clock());
+  std::promise<void> began, go_on;
+  thread.post([&] {
+    began.set_value();
+    go_on.get_future().wait();
+  });
+  thread.post([] {});  // dropped by stop()
+  began.get_future().wait();
+  std::thread drainer([&] { thread.drain(); });
+  std::thread stopper([&] { thread.stop(); });
+  while (thread.waiting() > 0) std::this_thread::yield();
+  go_on.set_value();
+  drainer.join();
+  stopper.join();
+}
+
+TEST(WorkThread, WaitingForTheEndOfAStuckJobHasALimit) {
+  WorkThread thread("test", system_clock());
+  std::promise<void> began, go_on;
+  thread.post([&] {
+    began.set_value();
+    go_on.get_future().wait();
+  });
+  began.get_future().wait();
+  thread.close();
+  EXPECT_FALSE(thread.wait_ended(0.01));
+  go_on.set_value();
+  EXPECT_TRUE(thread.wait_ended(60));
 }
 
 }  // namespace
