@@ -37,9 +37,9 @@ TargetFeatureMaker::TargetFeatureMaker(Target& target, FeatureCache* cache, Quar
       fingerprint_(std::move(fingerprint)) {}
 
 Result<Features> TargetFeatureMaker::capture_once(Context& context, const MicroBatch& batch) {
-  PERCHERON_ASSIGN_OR_RETURN(
-      Features features, capture_features(context, target_, batch, shape_.dtype,
-                                          shape_.has_top1 ? Top1::kYes : Top1::kNo));
+  PERCHERON_ASSIGN_OR_RETURN(Features features,
+                             capture_features(context, target_, batch, shape_.dtype,
+                                              shape_.has_top1 ? Top1::kYes : Top1::kNo));
   features.fingerprint = fingerprint_;
   return features;
 }
