@@ -94,16 +94,16 @@ void TargetFeatureMaker::keep(const Features& features) {
   if (!kept.ok()) log_warning("features are not kept for later epochs: {}", kept.message());
 }
 
-Result<FeaturesPtr> TargetFeatureMaker::make_whole(Context& context, const MicroBatch& batch,
-                                                   bool cached) {
+Result<MadeFeatures> TargetFeatureMaker::make_whole(Context& context, const MicroBatch& batch,
+                                                    bool cached) {
   PERCHERON_ASSIGN_OR_RETURN(std::optional<Features> features, capture(context, batch));
   // Blank rows stand for nothing, so they never enter the cache.
-  if (!features) return std::make_shared<const Features>(blank(batch));
+  if (!features) return MadeFeatures{std::make_shared<const Features>(blank(batch)), 0};
   if (cached) keep(*features);
-  return std::make_shared<const Features>(*std::move(features));
+  return MadeFeatures{std::make_shared<const Features>(*std::move(features)), batch.tokens()};
 }
 
-Result<FeaturesPtr> TargetFeatureMaker::make(Context& context, MicroBatch batch) {
+Result<MadeFeatures> TargetFeatureMaker::make(Context& context, MicroBatch batch) {
   // Held-out samples are numbered apart from the training samples that the cache knows.
   const bool cached = cache_ && batch.id.epoch != kHeldOutEpoch;
   if (!cached) return make_whole(context, batch, false);
@@ -118,7 +118,7 @@ Result<FeaturesPtr> TargetFeatureMaker::make(Context& context, MicroBatch batch)
     batch = without_failed(batch, missing, fresh);
   }
   FeaturesPtr features = cache_->assemble(batch, fresh ? &*fresh : nullptr);
-  if (features) return features;
+  if (features) return MadeFeatures{std::move(features), fresh ? fresh->batch.tokens() : 0};
   // A record failed its checksum: make the whole batch anew.
   return make_whole(context, batch, true);
 }

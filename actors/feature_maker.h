@@ -13,11 +13,18 @@
 
 namespace percheron {
 
+/// A micro-batch's features, and how many of its tokens the target ran over for them: the rest came
+/// from a cache.
+struct MadeFeatures {
+  FeaturesPtr features;
+  int64_t computed_tokens = 0;
+};
+
 /// Makes the features of micro-batches; what a target actor runs on its device's worker.
 class FeatureMaker {
  public:
   virtual ~FeatureMaker() = default;
-  virtual Result<FeaturesPtr> make(Context& context, MicroBatch batch) = 0;
+  virtual Result<MadeFeatures> make(Context& context, MicroBatch batch) = 0;
 };
 
 /// Runs the target over the documents that the cache lacks and takes the rest from the cache. A
@@ -29,7 +36,7 @@ class TargetFeatureMaker final : public FeatureMaker {
                      FeatureShape shape, std::string fingerprint);
 
   /// kDataLoss when too many samples are set aside.
-  Result<FeaturesPtr> make(Context& context, MicroBatch batch) override;
+  Result<MadeFeatures> make(Context& context, MicroBatch batch) override;
 
  private:
   /// The features of what can be captured of `batch`; none when every document fails.
@@ -38,7 +45,7 @@ class TargetFeatureMaker final : public FeatureMaker {
   /// What is left of `batch` without the documents that fail alone.
   Result<std::optional<Features>> capture_sound(Context& context, const MicroBatch& batch);
   /// Captures every document; `cached`: keeps them for later epochs.
-  Result<FeaturesPtr> make_whole(Context& context, const MicroBatch& batch, bool cached);
+  Result<MadeFeatures> make_whole(Context& context, const MicroBatch& batch, bool cached);
   /// Features of rows that teach nothing, where no document is left.
   Features blank(const MicroBatch& batch) const;
   void keep(const Features& features);

@@ -70,7 +70,7 @@ struct Produce {
 struct Produced {
   int32_t target = 0;
   Produce work;
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // that were computed; the others came from the cache
   double seconds = 0;
   Outcome outcome;
 };

@@ -6,13 +6,13 @@ namespace {
 // Runs on the device's worker.
 Status produce(Context& context, RunParts& parts, FeatureMaker& maker, MicroBatchId id,
                int64_t* tokens) {
-  PERCHERON_ASSIGN_OR_RETURN(FeaturesPtr features, maker.make(context, parts.batches->make(id)));
-  *tokens = features->batch.tokens();
+  PERCHERON_ASSIGN_OR_RETURN(MadeFeatures made, maker.make(context, parts.batches->make(id)));
+  *tokens = made.computed_tokens;
   if (id.epoch == kHeldOutEpoch) {
-    parts.held_out.add(std::move(features));
+    parts.held_out.add(std::move(made.features));
     return ok_status();
   }
-  return parts.store->publish(std::move(features));
+  return parts.store->publish(std::move(made.features));
 }
 
 }  // namespace

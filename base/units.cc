@@ -29,6 +29,7 @@ std::string format_bytes(uint64_t bytes) {
 std::string format_duration(double seconds) {
   constexpr double kLongestSeconds = 1e12;
   if (!(seconds >= 0) || seconds > kLongestSeconds) return "-";
+  if (seconds == 0) return "0 s";
   if (seconds < 0.9995e-3) return fmt::format("{:.0f} us", seconds * 1e6);
   if (seconds < 0.9995) return three_digits(seconds * 1e3) + " ms";
   if (seconds < 59.95) return three_digits(seconds) + " s";

@@ -32,8 +32,9 @@ std::string format_progress(const StepReport& report) {
   const double done =
       report.steps_total > 0 ? static_cast<double>(report.step) / report.steps_total : 0;
   return fmt::format(
-      "step {}/{} ({}) | loss {:.3f} | acc{} | accept {:.2f} | I {} T {} tok/s | wait {} | pool {} "
-      "| eta {}",
+      "step {}/{} ({}) | loss {:.3f} | acc{} | accept {:.2f} | targets {} trainers {} tok/s | wait "
+      "{} | "
+      "pool {} | eta {}",
       report.step, report.steps_total, share(done), report.loss,
       accuracies(report.position_accuracy), report.simulated_acceptance_length,
       rate(report.target_tokens_per_second), rate(report.trainer_tokens_per_second),

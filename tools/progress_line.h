@@ -9,11 +9,11 @@
 
 namespace percheron {
 
-/// "step 830/1600 (52%) | loss 6.530 | acc 0.55 0.48 0.44 | accept 1.58 | I 1,210 T 1,890 tok/s |
-/// wait 3% | pool 12.0 MiB | eta 6 min 00 s". acc: share of right drafts by position; accept: the
-/// simulated acceptance length; I (inference) and T (training): tokens a second that targets and
-/// trainers do while they are busy; wait: the trainers' share of time without work; pool: bytes of
-/// features in flight.
+/// "step 830/1600 (52%) | loss 6.530 | acc 0.55 0.48 0.44 | accept 1.58 | targets 1,210 trainers
+/// 1,890 tok/s | wait 3% | pool 12.0 MiB | eta 6 min 00 s". acc: share of right drafts by position;
+/// accept: the simulated acceptance length; targets, trainers: the tokens a second that they
+/// compute while they are busy ("-": nothing, as where features come from the cache); wait: the
+/// trainers' share of time without work; pool: bytes of features in flight.
 std::string format_progress(const StepReport& report);
 std::string format_evaluation(const EvaluationReport& report);
 

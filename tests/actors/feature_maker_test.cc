@@ -44,8 +44,10 @@ class FeatureMakerTest : public testing::Test {
     return batch;
   }
 
-  FeaturesPtr make(const MicroBatch& batch) {
-    FeaturesPtr made;
+  FeaturesPtr make(const MicroBatch& batch) { return make_counted(batch).features; }
+
+  MadeFeatures make_counted(const MicroBatch& batch) {
+    MadeFeatures made;
     TargetPlace& place = parts_->targets[0];
     const Status status = place.worker->run([&](Context& context) -> Status {
       PERCHERON_ASSIGN_OR_RETURN(made, place.maker->make(context, batch));
@@ -90,6 +92,14 @@ TEST_F(FeatureMakerTest, FailingSampleIsLeftOutOfAPackWhoseRestIsCached) {
   ASSERT_NE(mixed, nullptr);
   EXPECT_EQ(mixed->batch.sample_ids, (std::vector<uint64_t>{3, 2}));
   EXPECT_EQ(parts_->cache->counters().samples, 3);
+}
+
+// The rate of targets once counted what came from the cache: a million tokens a second.
+TEST_F(FeatureMakerTest, TokensFromTheCacheAreNotCountedAsComputed) {
+  const MicroBatch batch = pack({1, 2}, 0);
+  EXPECT_EQ(make_counted(batch).computed_tokens, batch.tokens());
+  EXPECT_EQ(make_counted(batch).computed_tokens, 0);
+  EXPECT_EQ(make_counted(pack({1, 3}, 1)).computed_tokens, pack({3}, 1).tokens());
 }
 
 }  // namespace

@@ -32,8 +32,9 @@ TEST(RunSetup, RefusesHeldOutDataOfAnotherVocabulary) {
       << setup.status().message();
 }
 
-TEST(RunSetup, RefusesNamingKeyValueAndWhatToDo) {
-  const std::vector<Refusal> refusals = {
+/// Ends, steps and amounts of which one is missing or beyond its limits.
+std::vector<Refusal> refused_amounts() {
+  return {
       {"no target", [](auto& run) { run.mutable_target()->clear_path(); }, {"target.path"}},
       {"no data", [](auto& run) { run.mutable_data()->clear_train(); }, {"data.train"}},
       {"no output", [](auto& run) { run.clear_output(); }, {"output.directory"}},
@@ -64,6 +65,12 @@ TEST(RunSetup, RefusesNamingKeyValueAndWhatToDo) {
       {"answers of nothing",
        [](auto& run) { run.mutable_evaluate()->set_new_tokens_max(0); },
        {"evaluate.new_tokens_max", "0"}},
+  };
+}
+
+/// Settings that disagree with the target, the data or the memory.
+std::vector<Refusal> refused_settings() {
+  return {
       {"long sample",
        [](auto& run) { run.mutable_data()->set_token_budget(20); },
        {"data.token_budget", "20"}},
@@ -103,6 +110,9 @@ TEST(RunSetup, RefusesNamingKeyValueAndWhatToDo) {
        [](auto& run) { run.mutable_features()->set_bytes_max(1000); },
        {"features.bytes_max", "1000"}},
   };
+}
+
+void expect_refused(const std::vector<Refusal>& refusals) {
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal.name);
     proto::Run run = make_tiny_run("refused", {.held_out = 2, .dflash = refusal.dflash});
@@ -114,6 +124,9 @@ TEST(RunSetup, RefusesNamingKeyValueAndWhatToDo) {
     }
   }
 }
+
+TEST(RunSetup, RefusesAmountsNamingKeyValueAndWhatToDo) { expect_refused(refused_amounts()); }
+TEST(RunSetup, RefusesSettingsNamingKeyValueAndWhatToDo) { expect_refused(refused_settings()); }
 
 TEST(RunSetup, DeviceThatDoesNotExistIsRefusedBeforeAnythingIsLoaded) {
   proto::Run run = make_tiny_run("no_gpu");

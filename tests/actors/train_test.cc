@@ -118,7 +118,7 @@ TEST(Train, FeaturesOfTheFirstEpochAreKeptForTheOthers) {
 class HangingMaker final : public FeatureMaker {
  public:
   explicit HangingMaker(std::shared_future<void> released) : released_(std::move(released)) {}
-  Result<FeaturesPtr> make(Context&, MicroBatch) override {
+  Result<MadeFeatures> make(Context&, MicroBatch) override {
     released_.wait();
     return unavailable("was let go");
   }

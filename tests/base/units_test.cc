@@ -17,7 +17,7 @@ TEST(Units, BytesUseTheLargestBinaryUnit) {
 }
 
 TEST(Units, DurationsUseTwoNeighbouringUnits) {
-  EXPECT_EQ(format_duration(0), "0 us");
+  EXPECT_EQ(format_duration(0), "0 s");
   EXPECT_EQ(format_duration(0.00035), "350 us");
   EXPECT_EQ(format_duration(0.0125), "12.5 ms");
   EXPECT_EQ(format_duration(0.99999), "1.00 s");

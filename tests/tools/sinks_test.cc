@@ -177,6 +177,7 @@ TEST(ProgressLine, SaysEverythingInOneLine) {
   EXPECT_THAT(line, HasSubstr("loss 6.500"));
   EXPECT_THAT(line, HasSubstr("acc 0.55 0.48"));
   EXPECT_THAT(line, HasSubstr("accept 1.58"));
+  EXPECT_THAT(line, HasSubstr("targets - trainers"));  // Nothing was computed: no rate.
   EXPECT_EQ(line.find('\n'), std::string::npos);
 }
 
