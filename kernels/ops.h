@@ -126,8 +126,8 @@ class Ops {
                       RotaryDirection direction) const = 0;
   /// out = silu(gate) * up. gate_up: [N, 2 I], gate first; out: [N, I].
   virtual void swiglu(Context& context, ConstTensorView gate_up, TensorView out) const = 0;
-  /// dgate_up is overwritten with the gradient of gate_up. dout: [N, I]; gate_up, dgate_up: [N, 2
-  /// I].
+  /// dgate_up is overwritten with the gradient of gate_up. dout: [N, I]; gate_up, dgate_up:
+  /// [N, 2 I].
   virtual void swiglu_backward(Context& context, ConstTensorView dout, ConstTensorView gate_up,
                                TensorView dgate_up) const = 0;
   /// softmax(scale q k^T + mask) v with one mask for everything: query row n sees the keys of two

@@ -43,7 +43,12 @@ Status check_features(const Features& features, const DrafterConfig& config, int
   return ok_status();
 }
 
-Status check_draft_ids(std::span<const int32_t> draft_ids, int64_t vocabulary) {
+Status check_draft_ids(std::span<const int32_t> draft_ids, int64_t size, int64_t vocabulary) {
+  const int64_t ids = draft_ids.empty() ? vocabulary : std::ssize(draft_ids);
+  if (size != ids) {
+    return invalid_argument(
+        fmt::format("drafter: draft_vocab_size {} but the vocabulary map has {} ids", size, ids));
+  }
   for (size_t i = 0; i < draft_ids.size(); ++i) {
     const bool ascending = i == 0 || draft_ids[i - 1] < draft_ids[i];
     if (draft_ids[i] < 0 || draft_ids[i] >= vocabulary || !ascending) {

@@ -13,8 +13,9 @@ namespace percheron {
 /// within `vocabulary`. kInvalidArgument says which field differs.
 Status check_features(const Features& features, const DrafterConfig& config, int64_t vocabulary);
 
-/// Draft vocabularies are ascending ids of the target's: [0, vocabulary).
-Status check_draft_ids(std::span<const int32_t> draft_ids, int64_t vocabulary);
+/// Draft vocabularies are `size` ascending ids of the target's, [0, vocabulary); none means all of
+/// these. kInvalidArgument says which id or number is wrong.
+Status check_draft_ids(std::span<const int32_t> draft_ids, int64_t size, int64_t vocabulary);
 
 /// [vocabulary] row of each target id in the draft vocabulary or -1; empty if `draft_ids` is (the
 /// whole vocabulary).

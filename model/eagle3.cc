@@ -37,14 +37,7 @@ Status check_config(const DrafterConfig& config, const TargetParts& target,
         "drafter: target_hidden_size {} (hidden_size {}) does not fit the target's head of {}",
         config.target_hidden_size, body.hidden_size, target.head.dim(1)));
   }
-  const int64_t rows =
-      draft_ids.empty() ? target.head.dim(0) : static_cast<int64_t>(draft_ids.size());
-  if (config.draft_vocab_size != rows) {
-    return invalid_argument(
-        fmt::format("drafter: draft_vocab_size {} but the vocabulary map has {} ids",
-                    config.draft_vocab_size, rows));
-  }
-  return check_draft_ids(draft_ids, target.head.dim(0));
+  return check_draft_ids(draft_ids, config.draft_vocab_size, target.head.dim(0));
 }
 
 }  // namespace

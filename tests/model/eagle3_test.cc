@@ -154,7 +154,7 @@ TEST_F(Eagle3, ChunkSizeChangesNothing) {
   }
 }
 
-// decisions.md 7 and speculators#867: a pack is the sum of its documents, and so are micro-batches.
+// speculators#867: a pack is the sum of its documents, and so are micro-batches.
 TEST_F(Eagle3, PackIsTheSumOfItsDocuments) {
   const auto drafter = make(small_eagle3_config());
   const StepSums packed = step(*drafter, features(documents_), small_loss());
