@@ -8,7 +8,7 @@ from typing import Any
 
 from support import GOLDEN, QUESTION, Scratch, assistant, user
 
-from percheron_prepare.__main__ import main
+from percheron_prepare.__main__ import ROW_SHAPES, main
 from percheron_prepare.model import load_model
 from percheron_prepare.shard import read_shard
 
@@ -130,9 +130,10 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(self.run_prepare(rows, "--max-length", "100", "--too-long", "skip"), 0)
         self.assertIn("1  too_long", self.said)
         self.output.unlink()
-        self.assertEqual(self.run_prepare(rows, "--max-length", "100", "--too-long", "error"), 1)
-        self.assertIn("line 2", self.said)
-        self.assertFalse(self.output.exists())
+        for word in ("refuse", "error"):
+            self.assertEqual(self.run_prepare(rows, "--max-length", "100", "--too-long", word), 1)
+            self.assertIn("in.jsonl:2: ", self.said)
+            self.assertFalse(self.output.exists())
 
     def test_an_old_side_file_goes_away(self) -> None:
         self.run_prepare([{"messages": QUESTION}, {"text": ""}])
@@ -142,7 +143,8 @@ class PrepareTest(unittest.TestCase):
 
     def test_prompts_end_with_the_generation_prompt_and_keep_the_answer(self) -> None:
         rows = [{"id": "t", "turns": [QUESTION[0]["content"], "More?"]}, {"messages": QUESTION[:1]},
-                {"messages": QUESTION}, {"messages": QUESTION, "complete": False}]
+                {"messages": QUESTION}, {"messages": QUESTION, "complete": False},
+                {"prompt": QUESTION[0]["content"], "category": "math"}]
         self.assertEqual(self.run_prepare(rows, "--prompts"), 0)
         model = load_model(GOLDEN / "qwen2.5")
         prompt = model.encoder.prompt(QUESTION[:1])
@@ -151,9 +153,9 @@ class PrepareTest(unittest.TestCase):
         offsets = tensors["offsets"]
         samples = [tensors["tokens"][a:b].tolist() for a, b in zip(offsets, offsets[1:])]
         masks = [tensors["loss_mask"][a:b].tolist() for a, b in zip(offsets, offsets[1:])]
-        self.assertEqual(samples, [prompt, prompt, prompt + answer, prompt + answer[:-1]])
+        self.assertEqual(samples, [prompt, prompt, prompt + answer, prompt + answer[:-1], prompt])
         self.assertEqual(masks[2], [0] * len(prompt) + [1] * len(answer))
-        self.assertFalse(any(masks[0] + masks[1]))
+        self.assertFalse(any(masks[0] + masks[1] + masks[4]))
 
     def test_only_the_last_answer_can_be_asked_for(self) -> None:
         chat = [*QUESTION, user("Thanks."), assistant("You are welcome.")]
@@ -174,12 +176,42 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(kept.count(end) - text.count(end), 1)
         self.assertEqual(self.run_prepare(rows, "--markers-in-content", "skip"), 1)
 
-    def test_missing_files_are_one_line_of_error(self) -> None:
-        out = io.StringIO()
-        with contextlib.redirect_stderr(out):
-            code = main(["prepare", "--model", str(GOLDEN / "none"), "--input", "x", "--output", str(self.output)])
-        self.assertEqual(code, 1)
-        self.assertEqual(len(out.getvalue().splitlines()), 1)
+    def test_the_first_rejected_row_of_each_reason_is_shown(self) -> None:
+        rows = [{"messages": QUESTION}, {"text": "odd"}, {"other\n\x1b": 1}, {"text": "again"}]
+        self.assertEqual(self.run_prepare(rows), 0)
+        lines = [line for line in self.said.splitlines() if "in.jsonl:" in line]
+        self.assertEqual([line.split("in.jsonl:")[1].split(": ")[:2] for line in lines],
+                         [["2", "preformatted_text"], ["3", "unknown_shape"]])
+        self.assertIn("2  preformatted_text", self.said)
+
+    def test_a_long_reason_is_cut(self) -> None:
+        self.run_prepare([{"x" * 5000: 1}])
+        self.assertLess(max(map(len, self.said.splitlines())), 500)
+
+    def test_an_empty_file_is_said_to_be_empty(self) -> None:
+        self.assertEqual(self.run_prepare([]), 1)
+        self.assertIn("in.jsonl is empty", self.said)
+
+    def test_a_prompt_is_no_training_row(self) -> None:
+        self.assertEqual(self.run_prepare([{"prompt": "x"}]), 1)
+        self.assertIn("--prompts takes such rows", self.said)
+
+    def test_every_row_of_the_help_is_taken(self) -> None:
+        examples = [json.loads(line) for line in ROW_SHAPES.splitlines() if line.startswith("  {")]
+        with_answer = [row for row in examples if "prompt" not in row and "turns" not in row]
+        self.assertEqual((len(examples), len(with_answer)), (7, 5))
+        self.assertEqual(self.run_prepare(with_answer, "--max-rejected", "0"), 0)
+        without_ids = [row for row in examples if "input_ids" not in row]
+        self.assertEqual(self.run_prepare(without_ids, "--prompts", "--max-rejected", "0"), 0)
+
+    def test_the_help_speaks_of_percheron_and_not_of_the_tokenizer(self) -> None:
+        for arguments, start in ((["--help"], "usage: percheron ["), (["prepare", "-h"], "usage: percheron prepare [")):
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out), self.assertRaises(SystemExit):
+                main(arguments)
+            self.assertTrue(out.getvalue().startswith(start), out.getvalue())
+            self.assertNotIn("tokenize ", out.getvalue())
+            self.assertNotIn("percheron_prepare", out.getvalue())
 
 
 if __name__ == "__main__":

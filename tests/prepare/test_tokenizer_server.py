@@ -12,6 +12,12 @@ from percheron_prepare.model import load_model
 from percheron_prepare.tokenizer_server import TokenizerServer
 
 
+def process_of(family: str) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of the process that other programs start."""
+    command = [sys.executable, "-m", "percheron_prepare", "tokenize", "--model", str(GOLDEN / family)]
+    return command, {**os.environ, "PYTHONPATH": str(ROOT / "tools" / "percheron_prepare")}
+
+
 class TokenizerServerTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
@@ -77,9 +83,19 @@ class TokenizerServerTest(unittest.TestCase):
         ids = self.server.answer('{"op": "encode", "text": "\\ud83d"}')["ids"]
         self.assertEqual(self.ask(op="decode", ids=ids)["text"], "\ufffd")
 
+    def test_an_error_is_the_reason_and_its_detail(self) -> None:
+        self.assertTrue(self.ask(op="encode_prompt", row={"q": "x"})["error"].startswith("unknown_shape: a row needs"))
+
+    def test_a_model_that_cannot_be_read_is_said_once(self) -> None:
+        command, environment = process_of("none")
+        for requests, answered in ((b'{"op": "info"}\n', True), (b"", False)):
+            done = subprocess.run(command, input=requests, capture_output=True, env=environment, timeout=30)
+            self.assertEqual((done.returncode, bool(done.stdout), bool(done.stderr)), (1, answered, not answered))
+            said = json.loads(done.stdout)["error"] if answered else done.stderr.decode()
+            self.assertIn(str(GOLDEN / "none"), said)
+
     def test_a_process_answers_each_line_at_once(self) -> None:
-        command = [sys.executable, "-m", "percheron_prepare", "tokenize", "--model", str(GOLDEN / "qwen2.5")]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools" / "percheron_prepare")}
+        command, environment = process_of("qwen2.5")
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
             assert process.stdin and process.stdout
             for request in (b'{"op": "info"}\n', b"\n\xff\n", b'{"op": "encode", "text": "\xc3\xa9"}\n'):

@@ -18,8 +18,13 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from .failure import Failure, read_text
+
 Message = dict[str, Any]
 Span = tuple[int, int]
+
+# The remedy for a file that is damaged.
+WHOLE_FOLDER = "copy the model's folder again, whole"
 
 # From Unicode's last private plane, which text does not use; `rows` refuses content that has them.
 GENERATION_OPEN, GENERATION_CLOSE, LITERAL_MARK = "\U0010fff0", "\U0010fff1", "\U0010fff2"
@@ -30,7 +35,7 @@ class TemplateRefused(Exception):
     """The template raised on these messages."""
 
 
-class TemplateMissing(Exception):
+class TemplateMissing(Failure):
     """The model directory has no usable chat template."""
 
 
@@ -127,9 +132,12 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object, or an empty one when the file is missing."""
     if not path.exists():
         return {}
-    value = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        value = json.loads(read_text(path, WHOLE_FOLDER))
+    except (ValueError, RecursionError) as error:
+        raise Failure(f"{path} is no JSON: {error}; {WHOLE_FOLDER}") from error
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: not a JSON object")
+        raise Failure(f"{path} is not a JSON object; {WHOLE_FOLDER}")
     return value
 
 
@@ -148,19 +156,28 @@ def template_source(model: Path, config: Mapping[str, Any], name: str = "default
     """The template's text: chat_template.jinja goes before tokenizer_config.json, as in transformers."""
     file = model / "chat_template.jinja"
     if file.exists():
-        return file.read_text(encoding="utf-8")
+        return read_text(file, WHOLE_FOLDER)
     source = config.get("chat_template")
     if isinstance(source, list):
-        named: dict[str, str] = {entry["name"]: entry["template"] for entry in source}
+        named: dict[str, str] = {entry["name"]: entry["template"] for entry in source if is_named_template(entry)}
         if name not in named:
             raise TemplateMissing(f"{model}: no chat template named {name!r}; there are {sorted(named)}")
         return named[name]
     if not isinstance(source, str):
-        raise TemplateMissing(f"{model}: neither chat_template.jinja nor chat_template in tokenizer_config.json")
+        raise TemplateMissing(f"{model} has no chat template, neither chat_template.jinja nor chat_template in "
+                              "tokenizer_config.json; give a model that was trained to chat, or add the file")
     return source
+
+
+def is_named_template(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
 
 
 def load_template(model: Path, now: datetime.datetime, name: str = "default") -> ChatTemplate:
     """The chat template of a Hugging Face model directory."""
     config = read_json(model / "tokenizer_config.json")
-    return ChatTemplate(template_source(model, config, name), special_tokens_of(config), now)
+    source = template_source(model, config, name)
+    try:
+        return ChatTemplate(source, special_tokens_of(config), now)
+    except TemplateMissing as error:
+        raise TemplateMissing(f"{model}: {error}; {WHOLE_FOLDER}") from error

@@ -9,24 +9,30 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 from .chat_template import LITERAL_MARK, Message, TemplateRefused
+from .failure import Failure, reported
 from .loss_mask import MaskUnproven, Row, Rows
 from .model import Model
+from .output_paths import rejected_path
 from .rows import (Chat, ConsecutiveUsers, Line, Prompt, Rejected, TokenRow, parse_line, parse_row, read_lines, row_id)
 from .shard import ShardWriter, canonical_json
 
 # Goes up whenever the same rows, model and options may give other tokens, masks or passports.
-PREPARER_VERSION = 2
+PREPARER_VERSION = 3
+
+# Characters of a rejected row's reason in the table; the side file has all of it.
+SHOWN_MAX = 300
 
 
 class TooLong(enum.Enum):
     """What happens to a row longer than the limit."""
 
-    ERROR = "error"
+    REFUSE = "refuse"
     TRUNCATE = "truncate"
     SKIP = "skip"
 
@@ -61,7 +67,7 @@ class Options:
         return {name: value.value if isinstance(value, enum.Enum) else value for name, value in vars(self).items()}
 
 
-class RowTooLong(Exception):
+class RowTooLong(Failure):
     """A row is over the limit and the options say that this is an error."""
 
 
@@ -72,6 +78,8 @@ class Tally:
     read: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
+    # The first row of each reason: its line and what was wrong with it.
+    first_rejected: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 class Preparer:
@@ -106,7 +114,7 @@ class Preparer:
             return [(parsed.id, Row(parsed.ids, parsed.mask))]
         if isinstance(parsed, Prompt):
             if self._options.purpose is Purpose.TRAINING:
-                raise Rejected("no_assistant_turn", "`turns` are prompts without answers")
+                raise Rejected("no_assistant_turn", "a prompt without an answer; --prompts takes such rows")
             messages = self._treat_markers([{"role": "user", "content": parsed.turns[0]}])
             return [(parsed.id, unanswered(self._model.encoder.prompt(messages)))]
         chat = Chat(parsed.id, self._treat_markers(parsed.messages), parsed.tools, parsed.complete)
@@ -159,7 +167,7 @@ class Preparer:
         if limit is None or len(row.ids) <= limit:
             return row
         detail = f"{len(row.ids)} tokens, the limit is {limit}"
-        if self._options.too_long is TooLong.ERROR:
+        if self._options.too_long is TooLong.REFUSE:
             raise RowTooLong(detail)
         if self._options.too_long is TooLong.SKIP or not any(row.mask[:limit]):
             raise Rejected("too_long", detail)
@@ -181,16 +189,12 @@ def passport(model: Model, options: Options, source: Path) -> dict[str, Any]:
     settings = options.as_json()
     if model.template.uses_clock:
         settings["date"] = model.template.now.date().isoformat()
-    with open(source, "rb") as file:
+    with reported("read", source, "give a JSONL file that can be read"), open(source, "rb") as file:
         source_hash = hashlib.file_digest(file, "sha256").hexdigest()
     return {"preparer": PREPARER_VERSION,
             "tokenizer_hash": model.tokenizer.file_hash, "template_hash": model.template_hash,
             "source_hash": source_hash, "vocab_size": model.vocab_size,
             "options_hash": hashlib.sha256(canonical_json(settings).encode()).hexdigest()}
-
-
-def rejected_path(output: Path) -> Path:
-    return output.with_name(output.name + ".rejected.jsonl")
 
 
 def rejected_entry(line: Line, error: Rejected) -> dict[str, Any]:
@@ -213,39 +217,47 @@ def prepare(model: Model, options: Options, source: Path, output: Path,
 
     No shard is written when no row is usable or more than `rejected_max` are not.
     """
-    output.parent.mkdir(parents=True, exist_ok=True)
     stamp = passport(model, options, source)
     preparer = Preparer(model, options)
     side = rejected_path(output)
     partial = side.with_name(f"{side.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "w", encoding="utf-8") as rejected:
-            for line in read_lines(source):
-                add_or_reject(preparer, line, rejected)
-                progress(preparer, line.byte_offset)
-        if preparer.tally.rejected:
-            os.replace(partial, side)
-        else:
-            side.unlink(missing_ok=True)
-    finally:
-        partial.unlink(missing_ok=True)
-    if len(preparer.shard) and (rejected_max is None or sum(preparer.tally.rejected.values()) <= rejected_max):
-        preparer.shard.write(output, stamp, options.as_json())
+    missing = [folder for folder in output.absolute().parents if not folder.exists()]
+    with reported("write", output, "choose an --output in a folder that you may write to and that has room"):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(partial, "w", encoding="utf-8") as rejected:
+                for line in read_lines(source):
+                    add_or_reject(preparer, source, line, rejected)
+                    progress(preparer, line.byte_offset)
+            count = sum(preparer.tally.rejected.values())
+            # The shard goes first: when it fails, no side file may tell of it.
+            if len(preparer.shard) and (rejected_max is None or count <= rejected_max):
+                preparer.shard.write(output, stamp, options.as_json())
+            if count:
+                os.replace(partial, side)
+            else:
+                side.unlink(missing_ok=True)
+        finally:
+            partial.unlink(missing_ok=True)
+            for folder in missing:
+                with suppress(OSError):  # Folders that nothing was put in go; the others refuse to.
+                    folder.rmdir()
     return preparer
 
 
-def add_or_reject(preparer: Preparer, line: Line, rejected: TextIO) -> None:
+def add_or_reject(preparer: Preparer, source: Path, line: Line, rejected: TextIO) -> None:
     try:
         preparer.add(line)
     except Rejected as error:
         preparer.tally.rejected[error.reason] += 1
+        preparer.tally.first_rejected.setdefault(error.reason, (line.number, one_line(str(error))))
         rejected.write(json.dumps(rejected_entry(line, error), ensure_ascii=False) + "\n")
     except RowTooLong as error:
-        raise RowTooLong(f"line {line.number}: {error}") from error
+        raise RowTooLong(f"{source}:{line.number}: {error}; --too-long truncate or skip takes such rows") from error
 
 
-def summary(preparer: Preparer, seconds: float) -> Iterator[str]:
-    """The closing table."""
+def summary(preparer: Preparer, source: Path, seconds: float) -> Iterator[str]:
+    """The closing table, with the first rejected row of each reason."""
     counts, tally = preparer.shard.counts(), preparer.tally
     yield (f"{tally.read} rows read, {counts['samples']} samples, {counts['tokens']:,} tokens, "
            f"{counts['supervised_tokens']:,} supervised, {seconds:.1f} s")
@@ -253,6 +265,15 @@ def summary(preparer: Preparer, seconds: float) -> Iterator[str]:
         for reason, count in sorted(table.items()):
             if count:
                 yield f"  {title:9}{count:>8}  {reason}"
+            if table is tally.rejected:
+                line, why = tally.first_rejected[reason]
+                yield f"    {source}:{line}: {why}"
+
+
+def one_line(text: str) -> str:
+    """Text that quotes a row, made fit for a table."""
+    text = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(text.split()))
+    return text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + " ..."
 
 
 class ProgressLine:

@@ -1,7 +1,7 @@
 """Reads JSONL rows in the spellings that data sets use, and turns each into a chat, token ids or a prompt.
 
 A chat is `messages` or `conversations`, a list of {role, content} or {from, value}, with optional `tools`. Ready ids
-are `input_ids` with `loss_mask`. Evaluation prompts are `turns`. A row that cannot be used raises Rejected.
+are `input_ids` with `loss_mask`. Evaluation prompts are `prompt` or `turns`. A row that cannot be used raises Rejected.
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .chat_template import MARK_PATTERN, Message
+from .failure import reported
 
 LINE_BYTES_MAX = 256 << 20
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -80,7 +81,7 @@ class Prompt:
 
 def read_lines(path: Path) -> Iterator[Line]:
     """The non-blank lines, without byte-order mark and line ends. A line over LINE_BYTES_MAX comes empty."""
-    with open(path, "rb") as file:
+    with reported("read", path, "give a JSONL file that can be read"), open(path, "rb") as file:
         offset, number = 0, 0
         while raw := file.readline(LINE_BYTES_MAX):
             number += 1
@@ -152,8 +153,8 @@ def parse_row(row: dict[str, Any], line_number: int, users: ConsecutiveUsers) ->
         return parse_chat(row, name, users)
     if "input_ids" in row:
         return parse_tokens(row, name)
-    if "turns" in row:
-        turns = row["turns"]
+    if "turns" in row or isinstance(row.get("prompt"), str):
+        turns = [row["prompt"]] if isinstance(row.get("prompt"), str) else row["turns"]
         if not isinstance(turns, list) or not turns or not all(isinstance(t, str) for t in turns):
             raise Rejected("bad_turns", "`turns` must be a list of texts")
         if any(MARK_PATTERN.search(turn) for turn in turns):
@@ -161,7 +162,8 @@ def parse_row(row: dict[str, Any], line_number: int, users: ConsecutiveUsers) ->
         return Prompt(name, turns)
     if "text" in row:
         raise Rejected("preformatted_text", "`text` does not say what the assistant wrote; give `messages`")
-    raise Rejected("unknown_shape", f"keys {sorted(row)[:8]}; expected messages, conversations, input_ids or turns")
+    raise Rejected("unknown_shape", f"keys {sorted(row)[:8]}; expected messages, conversations, input_ids, "
+                   "or prompts: prompt, turns")
 
 
 def parse_chat(row: dict[str, Any], name: str, users: ConsecutiveUsers) -> Chat:

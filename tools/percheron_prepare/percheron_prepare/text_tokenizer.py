@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
+from .failure import Failure, reported
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -20,16 +22,28 @@ class Encoded:
     ends: list[int]
 
 
+def load(file: Path, content: bytes) -> Tokenizer:
+    """The library's tokenizer. Raises Failure when `content` is none."""
+    try:
+        # Post-processors move offsets (a byte-level one trims spaces) and add tokens; neither is wanted here.
+        settings = {**json.loads(content), "post_processor": None, "truncation": None, "padding": None}
+        tokenizer = Tokenizer.from_str(json.dumps(settings))
+    except Exception as error:  # The library raises nothing narrower.
+        raise Failure(f"{file} is no tokenizer that can be read: {error}; copy the file again, or update the "
+                      "`tokenizers` package") from error
+    if not tokenizer.get_vocab_size(with_added_tokens=True):
+        raise Failure(f"{file} has no tokens; copy the file again")
+    return tokenizer
+
+
 class TextTokenizer:
     """Encodes without adding special tokens: the chat template writes them."""
 
     def __init__(self, file: Path) -> None:
-        content = file.read_bytes()
+        with reported("read", file, "a model's folder must have the tokenizer.json of Hugging Face's tokenizers"):
+            content = file.read_bytes()
         self.file_hash = hashlib.sha256(content).hexdigest()
-        settings = json.loads(content)
-        # Post-processors move offsets (a byte-level one trims spaces) and add tokens; neither is wanted here.
-        settings.update(post_processor=None, truncation=None, padding=None)
-        self._tokenizer = Tokenizer.from_str(json.dumps(settings))
+        self._tokenizer = load(file, content)
         self._plain: Tokenizer | None = None
         self._special = {token.content: (number, token)
                          for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}

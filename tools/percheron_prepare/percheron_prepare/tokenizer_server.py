@@ -6,9 +6,10 @@
     {"op": "encode_prompt", "row": {...}}           -> {"ids": [...]}
     {"op": "decode", "ids": [...]}                  -> {"text": "...", "pieces": ["...", ...]}
 
-`row` is a row of a file of prompts (`rows.parse_prompt`). `pieces` has one text per id and joins to `text`; ids that end inside a character have an empty piece, and the
-character stands at the id that completes it. A request that fails is answered by {"error": "..."}; the next one is
-served as if nothing had been. The program ends with its input.
+`row` is a row of a file of prompts (`rows.parse_prompt`). `pieces` has one text per id and joins to `text`; ids that
+end inside a character have an empty piece, and the character stands at the id that completes it. A request that fails
+is answered by {"error": "..."}; the next one is served as if nothing had been. The program ends with its input; with a
+model that cannot be read it answers one request, with the error, and ends.
 """
 from __future__ import annotations
 
@@ -106,3 +107,12 @@ def serve(model: Model, requests: TextIO, answers: TextIO) -> None:
         if line.strip():
             answers.write(json.dumps(server.answer(line), ensure_ascii=False) + "\n")
             answers.flush()
+
+
+def answer_with_error(text: str, requests: TextIO, answers: TextIO) -> bool:
+    """Answers the first request with what keeps this program from serving any. False: no request came."""
+    if not requests.readline():
+        return False
+    answers.write(json.dumps({"error": text}, ensure_ascii=False) + "\n")
+    answers.flush()
+    return True
