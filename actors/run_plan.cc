@@ -119,6 +119,7 @@ std::string count(int64_t n) { return format_count(static_cast<uint64_t>(n)); }
 void add_notes(const RunSetup& setup, RunPlan& plan) {
   const RunData& data = setup.data;
   const proto::Features& features = setup.config.features();
+  if (!data.tokenizer_note.empty()) plan.notes.push_back(data.tokenizer_note);
   if (data.selection.unsupervised_dropped > 0) {
     plan.notes.push_back(count(data.selection.unsupervised_dropped) +
                          " samples without a supervised token are dropped");

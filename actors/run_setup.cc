@@ -11,6 +11,7 @@
 
 #include "actors/policy/credits.h"
 #include "actors/run_settings.h"
+#include "actors/tokenizer_check.h"
 #include "base/hash.h"
 #include "model/drafter_config.h"
 #include "model/drafter_files.h"
@@ -187,6 +188,10 @@ Result<RunData> resolve_data(const proto::Run& run, FileSystem& files, const Mod
         "it with the target's own tokenizer",
         vocabulary, run.target().path(), target.vocab_size));
   }
+  PERCHERON_ASSIGN_OR_RETURN(
+      data.tokenizer_note,
+      check_tokenizer(files, run.target().path(), data.train->passport().tokenizer_hash,
+                      fmt::format("data.train ({})", run.data().train(0))));
   data.options.seed = run.data().seed();
   data.options.token_budget = run.data().token_budget();
   switch (run.data().too_long()) {

@@ -49,6 +49,7 @@ struct RunData {
   SampleSelection held_out_selection;  // at most evaluate.conversations_max samples
   int64_t held_out_left_out = 0;       // for which features.bytes_max has no room
   int64_t held_out_in_training = 0;    // held-out samples whose tokens are also trained on
+  std::string tokenizer_note;          // why the tokenizer was not compared; empty if it was
 };
 
 /// A run's configuration, checked against its target, data and devices, every default filled in.
@@ -79,9 +80,9 @@ struct RunSetup {
 
 /// Reads the target's configuration and the data, and settles everything that needs no weights.
 /// Errors name the key, its value and what to do: a missing or contradictory setting, samples
-/// longer than the budget (by data.too_long), no supervised token, a capture layer, draft
-/// vocabulary or sliding layer out of range, a features.bytes_max below one step, a device that
-/// can't exist.
+/// longer than the budget (by data.too_long), data prepared with another tokenizer than the
+/// target's, no supervised token, a capture layer, draft vocabulary or sliding layer out of range,
+/// a features.bytes_max below one step, a device that can't exist.
 Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileSystem& files);
 
 }  // namespace percheron

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace percheron {
+
+/// The SHA-256 of `bytes` as 64 lower-case hexadecimal digits, to compare with hashes that other
+/// programs made; for a hash of our own ContentHash is faster. Source: FIPS 180-4.
+std::string sha256_hex(std::span<const std::byte> bytes);
+
+}  // namespace percheron
