@@ -7,6 +7,11 @@
 namespace percheron {
 namespace {
 
+constexpr double kDrafterLayersMax = 1024;
+constexpr double kBlockSizeMax = 1024;
+constexpr double kTokensMax = 2147483647;  // the target's own limits are narrower
+constexpr double kAnchorsMax = 1 << 20;
+
 TeacherLoss teacher_loss(proto::Loss::Kind kind) {
   switch (kind) {
     case proto::Loss::KL: return TeacherLoss::kKlDivergence;
@@ -46,7 +51,38 @@ Status check_range(const char* key, double value, double low, double high) {
   return invalid_argument(fmt::format("{} is {}: it must be from {} to {}", key, value, low, high));
 }
 
+// What only the other kind of drafter reads is checked too: a number beyond its range is a mistake.
+Status check_loss(const LossConfig& loss, bool gamma_is_read) {
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  PERCHERON_RETURN_IF_ERROR(check_range("loss.ttt_steps", number(loss.ttt_steps), 1, 64));
+  PERCHERON_RETURN_IF_ERROR(check_range("loss.step_decay", loss.step_decay, 0, 1));
+  PERCHERON_RETURN_IF_ERROR(check_range("loss.mask_shift", number(loss.mask_shift), 0, 2));
+  if (gamma_is_read) {
+    PERCHERON_RETURN_IF_ERROR(check_range("loss.gamma", loss.gamma, 1e-3, 1e6));
+  }
+  PERCHERON_RETURN_IF_ERROR(check_range("loss.dpace_alpha", loss.dpace_alpha, 0, 1));
+  PERCHERON_RETURN_IF_ERROR(
+      check_range("loss.anchors_max", number(loss.anchors_max), 1, kAnchorsMax));
+  return check_range("loss.supervised_per_anchor", loss.supervised_per_anchor, 0, 1e6);
+}
+
 }  // namespace
+
+Status check_drafter_numbers(const proto::Drafter& given) {
+  const auto check = [](const char* key, bool has, int64_t value, double low, double high) {
+    return has ? check_range(key, static_cast<double>(value), low, high) : ok_status();
+  };
+  PERCHERON_RETURN_IF_ERROR(
+      check("drafter.layers", given.has_layers(), given.layers(), 1, kDrafterLayersMax));
+  PERCHERON_RETURN_IF_ERROR(check("drafter.draft_vocab_size", given.has_draft_vocab_size(),
+                                  given.draft_vocab_size(), 1, kTokensMax));
+  PERCHERON_RETURN_IF_ERROR(
+      check("drafter.block_size", given.has_block_size(), given.block_size(), 2, kBlockSizeMax));
+  PERCHERON_RETURN_IF_ERROR(check("drafter.mask_token_id", given.has_mask_token_id(),
+                                  given.mask_token_id(), 0, kTokensMax));
+  return check("drafter.sliding_window", given.has_sliding_window(), given.sliding_window(), 0,
+               kTokensMax);
+}
 
 DrafterKind drafter_kind(const proto::Run& run) {
   return run.drafter().kind() == proto::Drafter::DFLASH ? DrafterKind::kDflash
@@ -100,20 +136,7 @@ Result<LossConfig> resolve_loss(const proto::Run& run, const DrafterConfig& draf
   loss.anchors_max = given.anchors_max();
   loss.supervised_per_anchor = given.supervised_per_anchor();
   loss.seed = run.data().seed();
-  if (eagle3) {
-    PERCHERON_RETURN_IF_ERROR(
-        check_range("loss.ttt_steps", static_cast<double>(loss.ttt_steps), 1, 64));
-    PERCHERON_RETURN_IF_ERROR(check_range("loss.step_decay", loss.step_decay, 0, 1));
-    PERCHERON_RETURN_IF_ERROR(
-        check_range("loss.mask_shift", static_cast<double>(loss.mask_shift), 0, 2));
-  } else {
-    PERCHERON_RETURN_IF_ERROR(check_range("loss.gamma", loss.gamma, 1e-3, 1e6));
-    PERCHERON_RETURN_IF_ERROR(check_range("loss.dpace_alpha", loss.dpace_alpha, 0, 1));
-    PERCHERON_RETURN_IF_ERROR(
-        check_range("loss.anchors_max", static_cast<double>(loss.anchors_max), 1, 1 << 20));
-    PERCHERON_RETURN_IF_ERROR(
-        check_range("loss.supervised_per_anchor", loss.supervised_per_anchor, 0, 1e6));
-  }
+  PERCHERON_RETURN_IF_ERROR(check_loss(loss, given.has_gamma() || !eagle3));
   return loss;
 }
 

@@ -14,6 +14,8 @@ namespace percheron {
 /// Parts of resolve_run() that need only the configuration: each fills in the defaults that depend
 /// on the kind of drafter and names key and value of what is out of range.
 
+/// Only the numbers that are given, whatever kind of drafter reads them.
+Status check_drafter_numbers(const proto::Drafter& drafter);
 DrafterKind drafter_kind(const proto::Run& run);
 /// All but the mask token.
 DrafterChoice drafter_choice(const proto::Drafter& drafter);

@@ -71,6 +71,7 @@ Status check_numbers(const proto::Run& run) {
   PERCHERON_RETURN_IF_ERROR(at_least("train.log_every_steps", train.log_every_steps(), 1));
   PERCHERON_RETURN_IF_ERROR(at_least("checkpoint.every_steps", run.checkpoint().every_steps(), 0));
   PERCHERON_RETURN_IF_ERROR(at_least("checkpoint.keep", run.checkpoint().keep(), 1));
+  PERCHERON_RETURN_IF_ERROR(check_drafter_numbers(run.drafter()));
   return check_evaluation(run.evaluate());
 }
 

@@ -68,6 +68,39 @@ std::vector<Refusal> refused_amounts() {
   };
 }
 
+/// Numbers of the drafter and its loss, whichever kind reads them.
+std::vector<Refusal> refused_numbers() {
+  return {
+      {"negative vocabulary",
+       [](auto& run) { run.mutable_drafter()->set_draft_vocab_size(-3); },
+       {"drafter.draft_vocab_size is -3", "from 1 to"}},
+      {"no layers",
+       [](auto& run) { run.mutable_drafter()->set_layers(0); },
+       {"drafter.layers is 0", "from 1 to 1024"}},
+      {"no block",
+       [](auto& run) { run.mutable_drafter()->set_block_size(0); },
+       {"drafter.block_size is 0", "from 2 to 1024"}},
+      {"negative mask token",
+       [](auto& run) { run.mutable_drafter()->set_mask_token_id(-1); },
+       {"drafter.mask_token_id is -1", "from 0 to"},
+       true},
+      {"negative window",
+       [](auto& run) { run.mutable_drafter()->set_sliding_window(-4); },
+       {"drafter.sliding_window is -4", "from 0 to"},
+       true},
+      {"negative gamma",
+       [](auto& run) { run.mutable_loss()->set_gamma(-5); },
+       {"loss.gamma is -5", "from 0.001 to"}},
+      {"no anchors",
+       [](auto& run) { run.mutable_loss()->set_anchors_max(0); },
+       {"loss.anchors_max is 0", "from 1 to"}},
+      {"no steps",
+       [](auto& run) { run.mutable_loss()->set_ttt_steps(0); },
+       {"loss.ttt_steps is 0", "from 1 to 64"},
+       true},
+  };
+}
+
 /// Settings that disagree with the target, the data or the memory.
 std::vector<Refusal> refused_settings() {
   return {
@@ -126,6 +159,7 @@ void expect_refused(const std::vector<Refusal>& refusals) {
 }
 
 TEST(RunSetup, RefusesAmountsNamingKeyValueAndWhatToDo) { expect_refused(refused_amounts()); }
+TEST(RunSetup, RefusesNumbersNamingKeyValueAndRange) { expect_refused(refused_numbers()); }
 TEST(RunSetup, RefusesSettingsNamingKeyValueAndWhatToDo) { expect_refused(refused_settings()); }
 
 TEST(RunSetup, DeviceThatDoesNotExistIsRefusedBeforeAnythingIsLoaded) {
