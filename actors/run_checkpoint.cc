@@ -132,13 +132,18 @@ Result<OptimizerState> read_moments(FileSystem& files, const std::string& path, 
   return state;
 }
 
+Status other_run(const std::string& difference) {
+  return failed_precondition(difference +
+                             "; restore the setting to go on, or give another output.directory");
+}
+
 // The steps that the checkpoint has behind it are this run's, and it goes on where they end.
 Status check_cursor(const std::string& path, const proto::TrainingState& state,
                     const StepPlan& steps) {
   const MicroBatchId next = steps.begin(state.step());
   if (MicroBatchId{state.epoch(), state.next_micro_batch()} != next ||
       state.micro_batches_per_step() != steps.micro_batches_per_step()) {
-    return failed_precondition(fmt::format(
+    return other_run(fmt::format(
         "{} goes on at micro-batch {} of epoch {} with {} a step, but step {} of this run begins "
         "at micro-batch {} of epoch {} with {} a step",
         path, state.next_micro_batch(), state.epoch(), state.micro_batches_per_step(), state.step(),
@@ -155,7 +160,7 @@ Status check_cursor(const std::string& path, const proto::TrainingState& state,
       ledger.micro_batches_committed() == micro_batches) {
     return ok_status();
   }
-  return failed_precondition(fmt::format(
+  return other_run(fmt::format(
       "the ledger of {} counts {} steps and {} micro-batches (crc32c {:08x}), but the first {} "
       "steps of this run are {} micro-batches (crc32c {:08x}): it was not written by this run",
       path, ledger.steps_committed(), ledger.micro_batches_committed(), ledger.crc32c(),
@@ -165,8 +170,9 @@ Status check_cursor(const std::string& path, const proto::TrainingState& state,
 Status check_same_run(const std::string& path, const proto::TrainingState& state,
                       const CheckpointSettings& settings) {
   const StepPlan& steps = settings.setup->steps;
-  PERCHERON_RETURN_IF_ERROR(compare_fingerprints(fingerprint_of(state), "the checkpoint " + path,
-                                                 settings.fingerprint, "this run"));
+  const Status same = compare_fingerprints(fingerprint_of(state), "the checkpoint " + path,
+                                           settings.fingerprint, "this run");
+  if (!same.ok()) return other_run(same.message());
   if (state.step() > steps.steps()) {
     return failed_precondition(fmt::format(
         "{} is at step {}, but this run ends at step {}: raise train.epochs or train.steps, or "
@@ -178,7 +184,7 @@ Status check_same_run(const std::string& path, const proto::TrainingState& state
       state.epoch_plan_hash() == settings.batches->plan_hash(state.epoch())) {
     return ok_status();
   }
-  return failed_precondition(fmt::format(
+  return other_run(fmt::format(
       "{} was written with another order of samples in epoch {} than this program makes", path,
       state.epoch()));
 }

@@ -136,6 +136,10 @@ Status compare_fingerprints(const Fingerprint& saved, std::string_view saved_nam
   collect(saved);
   collect(current);
   if (differing.empty()) return ok_status();
+  // A setting, section.key, tells a reader more than the hashes that follow from it.
+  std::stable_partition(differing.begin(), differing.end(), [](const std::string& field) {
+    return field.find('.') != std::string::npos;
+  });
   const std::string& first = differing.front();
   std::string message = std::string(saved_name) + " has " + first + " " + value_in(saved, first) +
                         ", but " + std::string(current_name) + " has " + value_in(current, first);

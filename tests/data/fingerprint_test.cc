@@ -64,6 +64,16 @@ TEST(Fingerprint, ReportsAFieldThatOnlyOneSideHas) {
               HasSubstr("a has new_field nothing, but b has '1'"));
 }
 
+TEST(Fingerprint, NamesASettingBeforeTheHashesThatFollowFromIt) {
+  Fingerprint saved, current;
+  saved.set("source_hash", "1");
+  saved.set("data.train", "2");
+  current.set("source_hash", "3");
+  current.set("data.train", "4");
+  EXPECT_THAT(compare_fingerprints(saved, "a", current, "b").message(),
+              HasSubstr("a has data.train '2', but b has '4'; these differ too: source_hash"));
+}
+
 TEST(Passport, ReadsBackItsJson) {
   const Passport passport = parts().passport;
   EXPECT_EQ(*parse_passport(passport_json(passport), "shard"), passport);
