@@ -78,6 +78,7 @@ Result<std::unique_ptr<Device>> open_device(DeviceId id, const DeviceOptions& op
     case DeviceKind::kEmulated: break;
   }
   return not_found("there is no device " + to_string(id) +
+                   (id.kind == DeviceKind::kCuda ? ": this build has no CUDA backend" : "") +
                    "; there are cpu:0 to cpu:" + std::to_string(kCpuDevicesMax - 1));
 }
 

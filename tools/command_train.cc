@@ -27,29 +27,51 @@ struct TrainOptions {
   bool plan = false;
 };
 
-Status add_sinks(FileSystem& files, const proto::Run& run, ObserverList& observers) {
+/// Passes on what is said before there are files to write it to, and keeps it for them.
+class StartEvents final : public RunObserver {
+ public:
+  explicit StartEvents(RunObserver& next) : next_(next) {}
+  void on_event(const std::string& text) override {
+    if (texts_.size() < kTextsMax) texts_.push_back(text);
+    next_.on_event(text);
+  }
+  const std::vector<std::string>& texts() const { return texts_; }
+
+ private:
+  static constexpr size_t kTextsMax = 1000;
+  RunObserver& next_;
+  std::vector<std::string> texts_;
+};
+
+/// Opens the files that a run writes beside its checkpoints. `said` goes into them first.
+Status add_files(FileSystem& files, const proto::Run& run, const std::vector<std::string>& said,
+                 ObserverList& observers) {
   const std::string& directory = run.output().directory();
   const int64_t every_steps = run.train().log_every_steps();
-  PERCHERON_RETURN_IF_ERROR(files.create_directories(directory));
   PERCHERON_ASSIGN_OR_RETURN(
       std::unique_ptr<RunObserver> metrics,
       MetricsFile::open(files, system_clock(), join_path(directory, "metrics.jsonl")));
-  observers.add(std::move(metrics), every_steps);
   PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<RunObserver> events,
                              TensorboardFile::create(files, system_clock(), directory));
+  for (const std::string& text : said) metrics->on_event(text);
+  observers.add(std::move(metrics), every_steps);
   observers.add(std::move(events), every_steps);
-  observers.add(std::make_unique<ProgressLine>(stdout, progress_style(stdout), system_clock()));
   return ok_status();
 }
 
 /// Loads, then trains. Loading is ended by a signal as any program is: only the actors look at the
-/// count, and there is nothing to save before them.
-Result<RunSummary> load_and_train(const std::shared_ptr<const RunSetup>& setup,
-                                  const RunEnvironment& environment) {
-  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<RunParts> parts,
-                             make_run_parts(setup, environment));
+/// count, and there is nothing to save before them. The files come after everything that may still
+/// refuse the run: the lock, the devices, the checkpoint to go on from.
+Result<RunSummary> load_and_train(const std::shared_ptr<const RunSetup>& setup, FileSystem& files) {
+  ObserverList observers;
+  observers.add(std::make_unique<ProgressLine>(stdout, progress_style(stdout), system_clock()));
+  StartEvents start(observers);
+  PERCHERON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RunParts> parts,
+      make_run_parts(setup, RunEnvironment{files, system_clock(), start, stop_signal_count()}));
+  PERCHERON_RETURN_IF_ERROR(add_files(files, setup->config, start.texts(), observers));
   const CatchStopSignals catching;
-  return run_actors(*parts, environment);
+  return run_actors(*parts, RunEnvironment{files, system_clock(), observers, stop_signal_count()});
 }
 
 Status run_train(const TrainOptions& options) {
@@ -61,10 +83,7 @@ Status run_train(const TrainOptions& options) {
   PERCHERON_ASSIGN_OR_RETURN(const RunPlan plan, plan_run(*setup, files));
   out.write(plan.text() + plan_time(files, setup->output(), plan.steps));
   if (options.plan) return out.status();
-  ObserverList observers;
-  PERCHERON_RETURN_IF_ERROR(add_sinks(files, run, observers));
-  const RunEnvironment environment{files, system_clock(), observers, stop_signal_count()};
-  PERCHERON_ASSIGN_OR_RETURN(const RunSummary summary, load_and_train(setup, environment));
+  PERCHERON_ASSIGN_OR_RETURN(const RunSummary summary, load_and_train(setup, files));
   if (summary.stopped_early) {
     out.print("the same command {}\n", summary.latest_checkpoint.empty()
                                            ? "starts the run; nothing was trained yet"

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -171,6 +174,38 @@ TEST(Program, BadConfigurationIsOneErrorThatNamesTheKey) {
   expect_one_error(run_program(train + "target.path=/nonexistent"), "/nonexistent");
   expect_one_error(run_program("train -c /nonexistent.yaml"), "/nonexistent.yaml");
   EXPECT_FALSE(system_files().exists(config.run.output().directory() + "/latest"));
+}
+
+/// Every file below a directory, with its size, but the lock, which names a process.
+std::map<std::string, uintmax_t> files_below(const std::string& directory) {
+  std::map<std::string, uintmax_t> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (entry.is_regular_file() && entry.path().filename() != ".lock")
+      files[entry.path().string()] = entry.file_size();
+  }
+  return files;
+}
+
+// The metrics and event files were once opened before the run could still be refused.
+TEST(Program, ARefusedRunLeavesTheOutputDirectoryAsItWas) {
+  TinyOptions options;
+  options.epochs = 1;
+  const TinyConfig config = tiny_config("refused_run", options);
+  const std::string output = config.run.output().directory();
+  const std::string train = "train -c " + config.path + " ";
+  expect_one_error(run_program(train + "placement.targets=[cuda:0]"), "no CUDA backend");
+  EXPECT_FALSE(system_files().exists(output));
+  ASSERT_EQ(run_program(train).exit_code, 0);
+  EXPECT_THAT(read_file(output + "/metrics.jsonl"), HasSubstr("\"kind\":\"event\""))
+      << "what was said before the file was opened";
+  const auto before = files_below(output);
+  expect_one_error(run_program(train + "placement.targets=[cuda:0]"), "cuda:0");
+  expect_one_error(run_program(train + "data.seed=43"), "give another output.directory");
+  expect_one_error(run_program(train + "checkpoint.resume=false"), "checkpoint.resume");
+  const Result<std::unique_ptr<FileLock>> lock = system_files().lock(output + "/.lock");
+  ASSERT_TRUE(lock.ok());
+  expect_one_error(run_program(train), "is in use");
+  EXPECT_EQ(files_below(output), before);
 }
 
 TEST(Program, DamagedFilesAreOneErrorThatNamesTheFile) {
