@@ -4,9 +4,11 @@
 #include <string>
 
 #include "model/drafter_config.h"
+#include "model/generation.h"
 #include "tools/commands.h"
 #include "tools/engine.h"
 #include "tools/evaluation.h"
+#include "tools/number_options.h"
 #include "tools/printer.h"
 #include "tools/prompts.h"
 
@@ -74,16 +76,16 @@ void add_evaluate_command(CLI::App& app, Command& chosen) {
   command
       ->add_option("--draft-length", options->draft_length,
                    "Drafted tokens a round; 0 = 3 for EAGLE-3, block size - 1 for DFlash")
-      ->check(CLI::NonNegativeNumber)
+      ->check(in_range(0, kDraftLengthMax))
       ->capture_default_str();
   command->add_option("--limit", options->limit, "At most this many prompts; 0 = all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--new-tokens", options->new_tokens, "At most this many tokens an answer")
-      ->check(CLI::PositiveNumber)
+      ->check(in_range(1, kNewTokensMax))
       ->capture_default_str();
   command->add_option("--temperature", options->temperature, "0 = greedy")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of sampling, where the temperature is not 0")
       ->capture_default_str();

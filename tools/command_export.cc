@@ -8,8 +8,10 @@
 #include "model/config.h"
 #include "model/drafter_config.h"
 #include "model/drafter_files.h"
+#include "model/speculative.h"
 #include "model/weights.h"
 #include "tools/commands.h"
+#include "tools/number_options.h"
 #include "tools/printer.h"
 
 namespace percheron {
@@ -151,7 +153,7 @@ void add_export_command(CLI::App& app, Command& chosen) {
       ->add_option("--draft-tokens", options->draft_tokens,
                    "Tokens an EAGLE-3 drafter drafts a round in the serve command; 0 = 3. Not for "
                    "DFlash, which drafts its block size - 1")
-      ->check(CLI::NonNegativeNumber)
+      ->check(in_range(0, kDraftLengthMax))
       ->capture_default_str();
   command->add_flag("--with-embedding", options->embedding,
                     "specforge: copy the target's embedding into the file (EAGLE-3)");

@@ -9,6 +9,7 @@
 #include "model/generation.h"
 #include "tools/commands.h"
 #include "tools/engine.h"
+#include "tools/number_options.h"
 #include "tools/printer.h"
 #include "tools/prompts.h"
 
@@ -109,19 +110,19 @@ void add_generate_command(CLI::App& app, Command& chosen) {
   command
       ->add_option("--new-tokens", options->generate.new_tokens_max,
                    "At most this many tokens an answer")
-      ->check(CLI::PositiveNumber)
+      ->check(in_range(1, kNewTokensMax))
       ->capture_default_str();
   command->add_option("--temperature", options->generate.temperature, "0 = greedy")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   command
       ->add_option("--seed", options->generate.seed, "Of sampling, where the temperature is not 0")
       ->capture_default_str();
   command->add_option("--slots", options->generate.slots, "Answers in flight at once")
-      ->check(CLI::Range(1, 4096))
+      ->check(in_range(1, 4096))
       ->capture_default_str();
   command->add_option("--limit", options->limit, "At most this many prompts; 0 = all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(at_least(0))
       ->capture_default_str();
   add_engine_options(*command, options->engine);
   command->callback([options, &chosen] { chosen = [options] { return run_generate(*options); }; });

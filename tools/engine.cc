@@ -1,6 +1,7 @@
 #include "tools/engine.h"
 
 #include "model/drafter_files.h"
+#include "tools/number_options.h"
 
 namespace percheron {
 namespace {
@@ -17,7 +18,7 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
   command.add_option("--device", options.device, "Device to compute on, such as cpu:0")
       ->capture_default_str();
   command.add_option("--threads", options.threads, "Cores of a CPU device; 0 = all")
-      ->check(CLI::Range(0, 1024))
+      ->check(in_range(0, 1024))
       ->capture_default_str();
   command.add_option("--dtype", options.dtype, "Numbers of products: bf16 or f32")
       ->check(CLI::IsMember({"bf16", "f32"}))

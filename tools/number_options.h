@@ -1,0 +1,15 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+
+namespace percheron {
+
+/// Refuses an option's number below `least`, naming both. CLI11's own checks print the largest
+/// double, digit by digit.
+CLI::Validator at_least(int64_t least);
+
+/// Refuses an option's number outside [low, high], naming all three.
+CLI::Validator in_range(int64_t low, int64_t high);
+
+}  // namespace percheron
