@@ -3,9 +3,11 @@
 #include <memory>
 #include <string>
 
+#include "base/log.h"
 #include "model/drafter_config.h"
 #include "model/generation.h"
 #include "tools/commands.h"
+#include "tools/drafter_directory.h"
 #include "tools/engine.h"
 #include "tools/evaluation.h"
 #include "tools/number_options.h"
@@ -35,11 +37,19 @@ void show_progress(const Evaluation& evaluation, size_t total) {
 }
 
 Status evaluate(const EvaluateOptions& options) {
+  if (!options.drafter.empty()) {
+    PERCHERON_RETURN_IF_ERROR(check_is_no_run(system_files(), options.drafter));
+  }
   LazyTokenizer tokenizer(options.target);
   PERCHERON_ASSIGN_OR_RETURN(
       const auto prompts, read_prompts(system_files(), options.prompts, tokenizer, options.limit));
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::open(options.engine));
   PERCHERON_RETURN_IF_ERROR(engine->load(system_files(), options.target, options.drafter));
+  if (!options.drafter.empty()) {
+    const Status trained_for =
+        check_trained_for(system_files(), options.drafter, engine->target().weights_hash());
+    if (!trained_for.ok()) log_warning("{}", trained_for.message());
+  }
   EvaluationOptions evaluation;
   evaluation.generate.new_tokens_max = options.new_tokens;
   evaluation.generate.temperature = options.temperature;

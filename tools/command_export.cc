@@ -11,6 +11,7 @@
 #include "model/speculative.h"
 #include "model/weights.h"
 #include "tools/commands.h"
+#include "tools/drafter_directory.h"
 #include "tools/number_options.h"
 #include "tools/printer.h"
 
@@ -92,6 +93,7 @@ std::string without_trailing_slashes(std::string path) {
 Status export_drafter(ExportOptions options) {
   FileSystem& files = system_files();
   options.out = without_trailing_slashes(options.out);
+  PERCHERON_RETURN_IF_ERROR(check_is_no_run(files, options.drafter));
   PERCHERON_ASSIGN_OR_RETURN(const ModelConfig target, read_model_config(files, options.target));
   PERCHERON_ASSIGN_OR_RETURN(const DrafterFile file, read_drafter(files, options.drafter, &target));
   PERCHERON_RETURN_IF_ERROR(check_options(options, file.config));
@@ -109,7 +111,11 @@ Status export_drafter(ExportOptions options) {
       target.architecture.empty() ? usual_architecture(target.model_type) : target.architecture;
   config.draft_tokens =
       options.draft_tokens > 0 ? options.draft_tokens : default_draft_length(file.config);
-  PERCHERON_ASSIGN_OR_RETURN(const WeightFiles weights, WeightFiles::open(files, options.target));
+  PERCHERON_ASSIGN_OR_RETURN(WeightFiles weights, WeightFiles::open(files, options.target));
+  if (has_manifest(files, options.drafter)) {
+    PERCHERON_RETURN_IF_ERROR(weights.check(target));
+    PERCHERON_RETURN_IF_ERROR(check_trained_for(files, options.drafter, weights.content_hash()));
+  }
   if (!weights.contains(kEmbedding))
     return data_loss(fmt::format("{} has no {}", options.target, kEmbedding));
   const ConstTensorView embedding = weights.view(kEmbedding);

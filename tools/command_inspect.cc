@@ -5,13 +5,16 @@
 #include <string>
 
 #include "base/file_system.h"
+#include "base/json.h"
 #include "base/units.h"
 #include "data/safetensors.h"
 #include "data/token_shard.h"
 #include "model/config.h"
 #include "model/drafter_config.h"
 #include "model/drafter_files.h"
+#include "model/weights.h"
 #include "tools/commands.h"
+#include "tools/drafter_directory.h"
 #include "tools/printer.h"
 
 namespace percheron {
@@ -76,6 +79,15 @@ Status inspect_file(FileSystem& files, const std::string& path) {
   return out.status();
 }
 
+/// Whether a run and the preparation of its data would take the directory.
+Status check_trainable(FileSystem& files, const std::string& path, const ModelConfig& config) {
+  PERCHERON_ASSIGN_OR_RETURN(WeightFiles weights, WeightFiles::open(files, path));
+  PERCHERON_RETURN_IF_ERROR(weights.check(config));
+  const std::string tokenizer = join_path(path, "tokenizer.json");
+  PERCHERON_ASSIGN_OR_RETURN(const std::string text, files.read_text(tokenizer));
+  return parse_json(text, tokenizer).status();
+}
+
 /// A model directory: a target if its family is known, else a drafter.
 Status inspect_directory(FileSystem& files, const std::string& path) {
   Printer out(stdout);
@@ -99,12 +111,16 @@ Status inspect_directory(FileSystem& files, const std::string& path) {
                                SafetensorsFile::open(files, join_path(path, name)));
     print_tensors(out, file);
   }
+  const Status trainable = check_trainable(files, path, *target);
+  if (!trainable.ok()) return trainable.with_context("can be trained for: no");
+  out.print("can be trained for: yes\n");
   return out.status();
 }
 
 Status inspect(const std::string& path) {
   FileSystem& files = system_files();
   if (!files.exists(path)) return not_found(fmt::format("{} does not exist", path));
+  PERCHERON_RETURN_IF_ERROR(check_is_no_run(files, path));
   return files.exists(join_path(path, "config.json")) ? inspect_directory(files, path)
                                                       : inspect_file(files, path);
 }
@@ -115,6 +131,9 @@ void add_inspect_command(CLI::App& app, Command& chosen) {
   auto path = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand(
       "inspect", "Say what a safetensors file, model or drafter directory holds");
+  command->footer(
+      "Of a target's directory it says last whether a drafter can be trained for it: its weights "
+      "and its tokenizer.json are read. The exit code is 1 when not.");
   command->add_option("path", *path, "FILE.safetensors, or a directory with a config.json")
       ->required();
   command->callback([path, &chosen] { chosen = [path] { return inspect(*path); }; });

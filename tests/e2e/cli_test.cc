@@ -237,6 +237,43 @@ TEST(Program, ARefusedRunLeavesTheOutputDirectoryAsItWas) {
   EXPECT_EQ(files_below(output), before);
 }
 
+TEST(Program, ADrafterIsOnlyUsedWithTheTargetThatItWasTrainedFor) {
+  TinyOptions options;
+  options.epochs = 1;
+  const TinyConfig config = tiny_config("trained_for", options);
+  const std::string output = config.run.output().directory();
+  ASSERT_EQ(run_program("train -c " + config.path).exit_code, 0);
+  const std::string target = config.run.target().path();
+  const std::string exports = " --target " + target + " --out " + output + "/exported";
+  const std::string evaluate = "evaluate --target " + target + " --prompts " +
+                               config.run.data().train(0) + " --limit 1 --new-tokens 4 --drafter ";
+  const std::string meant = "did you mean " + output + "/";
+  expect_one_error(run_program("inspect " + output), meant);
+  expect_one_error(run_program("export " + output + exports), meant);
+  expect_one_error(run_program(evaluate + output), meant);
+  EXPECT_THAT(run_program(evaluate + output + "/latest").output, Not(HasSubstr("other weights")));
+
+  make_toy_model(8).write(target);  // the same shape
+  const ProgramResult warned = run_program(evaluate + output + "/latest");
+  EXPECT_EQ(warned.exit_code, 0) << warned.output;
+  EXPECT_THAT(warned.output, HasSubstr("was trained for a target with other weights"));
+  expect_one_error(run_program("export " + output + "/latest" + exports), "other weights");
+  EXPECT_FALSE(system_files().exists(output + "/exported"));
+}
+
+TEST(Program, InspectSaysWhetherATargetCanBeTrainedFor) {
+  const TinyConfig config = tiny_config("inspected");
+  const std::string target = config.run.target().path();
+  const std::string inspect = "inspect " + target;
+  expect_one_error(run_program(inspect), "can be trained for: no: " + target + "/tokenizer.json");
+  write_file(target + "/tokenizer.json", "{}");
+  const ProgramResult yes = run_program(inspect);
+  EXPECT_EQ(yes.exit_code, 0);
+  EXPECT_THAT(yes.output, EndsWith("can be trained for: yes\n"));
+  ASSERT_TRUE(system_files().remove_all(target + "/model.safetensors").ok());
+  expect_one_error(run_program(inspect), "can be trained for: no: ");
+}
+
 TEST(Program, DamagedFilesAreOneErrorThatNamesTheFile) {
   const TinyConfig config = tiny_config("damaged");
   const std::string target = config.run.target().path();
