@@ -39,7 +39,11 @@ Result<std::string> Tokenizer::ask(const std::string& request) {
   PERCHERON_RETURN_IF_ERROR(process_.write_line(request));
   PERCHERON_ASSIGN_OR_RETURN(std::string answer, process_.read_line());
   PERCHERON_ASSIGN_OR_RETURN(const Json parsed, parse_json(answer, "the tokenizer's answer"));
-  if (parsed.contains("error")) return invalid_argument("tokenizer: " + text_of(parsed["error"]));
+  if (parsed.contains("error")) {
+    const Json& error = parsed["error"];
+    return invalid_argument("tokenizer: " +
+                            (error.is_string() ? error.get<std::string>() : text_of(error)));
+  }
   return answer;
 }
 

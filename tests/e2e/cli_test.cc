@@ -265,7 +265,8 @@ TEST(Program, InspectSaysWhetherATargetCanBeTrainedFor) {
   const TinyConfig config = tiny_config("inspected");
   const std::string target = config.run.target().path();
   const std::string inspect = "inspect " + target;
-  expect_one_error(run_program(inspect), "can be trained for: no: " + target + "/tokenizer.json");
+  expect_one_error(run_program(inspect),
+                   "can be trained for: no: cannot open " + target + "/tokenizer.json");
   write_file(target + "/tokenizer.json", "{}");
   const ProgramResult yes = run_program(inspect);
   EXPECT_EQ(yes.exit_code, 0);
