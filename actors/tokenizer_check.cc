@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/json.h"
-#include "base/sha256.h"
+#include "data/sha256.h"
 
 namespace percheron {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "actors/run_plan.h"
 #include "actors/run_setup.h"
-#include "base/sha256.h"
+#include "data/sha256.h"
 #include "tests/actors/tiny_run.h"
 #include "tests/data/shards.h"
 #include "tests/model/toy_model.h"

@@ -1,4 +1,4 @@
-#include "base/sha256.h"
+#include "data/sha256.h"
 
 #include <gtest/gtest.h>
 
