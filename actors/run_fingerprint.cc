@@ -17,17 +17,6 @@ std::string text(const std::vector<int64_t>& values) {
 }
 std::string text(const std::optional<double>& value) { return value ? text(*value) : "none"; }
 
-const char* name_of(RopeType type) {
-  switch (type) {
-    case RopeType::kDefault: return "default";
-    case RopeType::kLinear: return "linear";
-    case RopeType::kDynamic: return "dynamic";
-    case RopeType::kLlama3: return "llama3";
-    case RopeType::kYarn: return "yarn";
-  }
-  return "";
-}
-
 const char* name_of(TeacherLoss loss) {
   switch (loss) {
     case TeacherLoss::kSoftCrossEntropy: return "soft_ce";
@@ -76,7 +65,7 @@ std::string rope_text(const RopeConfig& rope) {
   return fmt::format(
       "type {} theta {} factor {} low {} high {} beta_fast {} beta_slow {} attention_factor {} "
       "mscale {} mscale_all_dim {} truncate {} original_positions {}",
-      name_of(rope.type), rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
+      rope_type_name(rope.type), rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
       rope.beta_fast, rope.beta_slow, text(rope.attention_factor), text(rope.mscale),
       text(rope.mscale_all_dim), text(rope.truncate), rope.original_max_position_embeddings);
 }

@@ -13,6 +13,9 @@ namespace percheron {
 
 enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn };
 
+/// As `rope_type` spells it.
+const char* rope_type_name(RopeType type);
+
 /// Rotary position embedding as the checkpoint's config states it, after the precedence rules of
 /// transformers.
 struct RopeConfig {

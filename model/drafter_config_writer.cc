@@ -13,17 +13,6 @@ using nlohmann::json;
 // The version of speculators whose files this layout follows.
 constexpr std::string_view kSpeculatorsVersion = "0.9.0";
 
-std::string_view rope_type_name(RopeType type) {
-  switch (type) {
-    case RopeType::kDefault: return "default";
-    case RopeType::kLinear: return "linear";
-    case RopeType::kDynamic: return "dynamic";
-    case RopeType::kLlama3: return "llama3";
-    case RopeType::kYarn: return "yarn";
-  }
-  return "default";
-}
-
 // What rope_scaling says: everything but theta.
 json rope_scaling(const RopeConfig& rope) {
   json object = {{"rope_type", rope_type_name(rope.type)}};

@@ -65,6 +65,13 @@ void read_yarn(ConfigFields& rope, RopeConfig& config) {
 
 }  // namespace
 
+const char* rope_type_name(RopeType type) {
+  for (const auto& [name, value] : kRopeTypes) {
+    if (value == type) return name.data();
+  }
+  return "";
+}
+
 RopeConfig read_rope_config(ConfigFields& fields, int64_t max_position_embeddings) {
   RopeConfig config;
   refuse_partial_rotation(fields);
