@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "actors/batch_source.h"
+#include "actors/setting_notes.h"
 #include "actors/step_trainer.h"
 #include "base/units.h"
 #include "kernels/planning_device.h"
@@ -120,6 +121,7 @@ void add_notes(const RunSetup& setup, RunPlan& plan) {
   const RunData& data = setup.data;
   const proto::Features& features = setup.config.features();
   if (!data.tokenizer_note.empty()) plan.notes.push_back(data.tokenizer_note);
+  for (std::string& note : setting_notes(setup)) plan.notes.push_back(std::move(note));
   if (data.selection.unsupervised_dropped > 0) {
     plan.notes.push_back(count(data.selection.unsupervised_dropped) +
                          " samples without a supervised token are dropped");

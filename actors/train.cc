@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/run_fingerprint.h"
+#include "actors/setting_notes.h"
 #include "base/units.h"
 #include "data/checkpoint.h"
 #include "data/directory_lock.h"
@@ -183,6 +184,8 @@ Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point) {
 void tell_about_setup(const RunSetup& setup, const RunParts& parts, RunObserver& observer) {
   const RunData& data = setup.data;
   const auto count = [](int64_t n) { return format_count(static_cast<uint64_t>(n)); };
+  if (!data.tokenizer_note.empty()) observer.on_event(data.tokenizer_note);
+  for (const std::string& note : setting_notes(setup)) observer.on_event(note);
   if (data.selection.truncated > 0) {
     observer.on_event(fmt::format("{} samples are cut to data.token_budget {}",
                                   count(data.selection.truncated), data.options.token_budget));
@@ -224,6 +227,39 @@ void tell_about_setup(const RunSetup& setup, const RunParts& parts, RunObserver&
   }
 }
 
+/// Loads the target, looks for a checkpoint and makes what computes.
+Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
+  const RunSetup& setup = *parts.setup;
+  PERCHERON_RETURN_IF_ERROR(load_targets(parts));
+  const std::string& target_hash = parts.models.begin()->second->weights_hash();
+  Fingerprint fingerprint = run_fingerprint(setup, target_hash);
+  // Samples are numbered by their place in the data, so cached features belong to that data too.
+  fingerprint.set("data.train", setup.data.train->content_hash());
+  parts.fingerprint = fingerprint.digest();
+  parts.checkpoint = {parts.setup, resume_fingerprint(setup, target_hash), parts.batches};
+  PERCHERON_ASSIGN_OR_RETURN(
+      parts.store, FeatureStore::make({setup.config.features().bytes_max(), setup.step_bytes_max}));
+  PERCHERON_ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
+                             find_resume_point(parts, environment));
+  if (point) {
+    parts.resumed_from = point->path;
+    parts.progress = point->progress;
+  }
+  parts.quarantine = std::make_unique<Quarantine>(static_cast<int64_t>(
+      setup.data.selection.samples.size() + setup.data.held_out_selection.samples.size()));
+  PERCHERON_RETURN_IF_ERROR(open_cache(parts, fingerprint));
+  for (DeviceId id : setup.placement.targets) {
+    TargetPlace place;
+    place.worker = worker_of(parts, id);
+    place.maker =
+        std::make_unique<TargetFeatureMaker>(*parts.models.at(id), parts.cache.get(),
+                                             *parts.quarantine, setup.features, parts.fingerprint);
+    parts.targets.push_back(std::move(place));
+  }
+  PERCHERON_RETURN_IF_ERROR(make_trainers(parts, point));
+  return ok_status();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup> setup,
@@ -234,36 +270,14 @@ Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup>
   parts->clock = &environment.clock;
   parts->batches = std::make_shared<BatchSource>(setup, environment.clock);
   PERCHERON_RETURN_IF_ERROR(open_devices(*parts));
+  const bool new_output = !environment.files.exists(setup->output());
   PERCHERON_RETURN_IF_ERROR(lock_output(*parts));
   tell_about_setup(*setup, *parts, environment.observer);
-  PERCHERON_RETURN_IF_ERROR(load_targets(*parts));
-  const std::string& target_hash = parts->models.begin()->second->weights_hash();
-  Fingerprint fingerprint = run_fingerprint(*setup, target_hash);
-  // Samples are numbered by their place in the data, so cached features belong to that data too.
-  fingerprint.set("data.train", setup->data.train->content_hash());
-  parts->fingerprint = fingerprint.digest();
-  parts->checkpoint = {setup, resume_fingerprint(*setup, target_hash), parts->batches};
-  PERCHERON_ASSIGN_OR_RETURN(parts->store, FeatureStore::make({setup->config.features().bytes_max(),
-                                                               setup->step_bytes_max}));
-  PERCHERON_ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
-                             find_resume_point(*parts, environment));
-  if (point) {
-    parts->resumed_from = point->path;
-    parts->progress = point->progress;
-  }
-  parts->quarantine = std::make_unique<Quarantine>(static_cast<int64_t>(
-      setup->data.selection.samples.size() + setup->data.held_out_selection.samples.size()));
-  PERCHERON_RETURN_IF_ERROR(open_cache(*parts, fingerprint));
-  for (DeviceId id : setup->placement.targets) {
-    TargetPlace place;
-    place.worker = worker_of(*parts, id);
-    place.maker = std::make_unique<TargetFeatureMaker>(*parts->models.at(id), parts->cache.get(),
-                                                       *parts->quarantine, setup->features,
-                                                       parts->fingerprint);
-    parts->targets.push_back(std::move(place));
-  }
-  PERCHERON_RETURN_IF_ERROR(make_trainers(*parts, point));
-  return parts;
+  const Status filled = fill_run_parts(*parts, environment);
+  if (filled.ok()) return parts;
+  // A run that could not start leaves no trace.
+  if (new_output) PERCHERON_RETURN_IF_ERROR(environment.files.remove_all(setup->output()));
+  return filled;
 }
 
 Result<RunSummary> train(const proto::Run& run, const RunEnvironment& environment) {

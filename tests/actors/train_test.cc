@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tests/actors/tiny_run.h"
+#include "tests/model/toy_model.h"
 
 namespace percheron {
 namespace {
@@ -229,6 +230,20 @@ TEST(Train, DivergingLossEndsTheRunNamingTheStepAndKeepsTheCheckpointBefore) {
       << summary.status().message();
   EXPECT_EQ(observer.steps().size(), 2u);
   EXPECT_FALSE(latest_masters(run).empty());
+}
+
+TEST(Train, RunThatCannotStartLeavesNothingBehind) {
+  const proto::Run run = make_tiny_run("no_start");
+  write_file(join_path(run.target().path(), "model.safetensors"), "truncated");
+  RecordingObserver observer;
+  EXPECT_FALSE(train_tiny(run, observer).ok());
+  EXPECT_FALSE(system_files().exists(run.output().directory()));
+
+  // A directory that was there before stays, with what lies in it.
+  ASSERT_TRUE(system_files().create_directories(run.output().directory()).ok());
+  write_file(join_path(run.output().directory(), "notes.txt"), "mine");
+  EXPECT_FALSE(train_tiny(run, observer).ok());
+  EXPECT_TRUE(system_files().exists(join_path(run.output().directory(), "notes.txt")));
 }
 
 // SpecForge d84778a1: a poisoned sample is set aside, counted, and the run goes on.
