@@ -64,6 +64,17 @@ class GenerationTag(Extension):
         return GENERATION_OPEN + caller() + GENERATION_CLOSE
 
 
+class Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox with a short way to entries of messages, which templates read all the time."""
+
+    DICT_NAMES = frozenset(dir(dict))
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute in obj and attribute not in self.DICT_NAMES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+
 def raise_exception(message: str) -> None:
     """What templates call to refuse messages."""
     raise jinja2.TemplateError(message)
@@ -80,8 +91,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: Mapping[str, Any], now: datetime.datetime) -> None:
         """`now` answers `strftime_now`, so that one run renders all rows alike."""
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
+        environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols])
         environment.filters["tojson"] = to_json
         environment.globals["raise_exception"] = raise_exception
         environment.globals["strftime_now"] = now.strftime
@@ -92,6 +102,7 @@ class ChatTemplate:
         self.special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(source)
+            self._template.globals = dict(self._template.globals)  # A chain of maps is slow to copy at each rendering.
         except jinja2.TemplateSyntaxError as error:
             raise TemplateMissing(f"chat template, line {error.lineno}: {error.message}") from error
 
@@ -108,6 +119,8 @@ class ChatTemplate:
 
 def remove_marks(raw: str) -> Rendered:
     """Turns the marks in a raw rendering into positions. Nested generation blocks count as one; empty ones stay."""
+    if raw.isascii() or not MARK_PATTERN.search(raw):
+        return Rendered(raw)
     out: list[str] = []
     spans: list[Span] = []
     literal: set[int] = set()

@@ -8,7 +8,7 @@ and past it, which must agree. A mask that cannot be proven is refused (MaskUnpr
 from __future__ import annotations
 
 import enum
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from .chat_template import ChatTemplate, Message, Rendered, Span
 from .template_facts import PROBE, TemplateFacts
 from .text_tokenizer import TextTokenizer
+from .thoughts import with_other_content
+from .token_boundaries import TokenBoundaries
 
 
 class MaskUnproven(Exception):
@@ -28,6 +30,14 @@ class Rows(enum.Enum):
     AUTO = "auto"  # one row where that is what serving renders, else one per answer
     CONVERSATION = "conversation"
     TURN = "turn"
+
+
+class Thinking(enum.Enum):
+    """What happens to the thoughts of answers."""
+
+    SUPERVISE = "supervise"  # where the template renders them
+    CONTEXT = "context"  # rendered, with mask 0
+    DROP = "drop"  # taken out of the chat beforehand
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,8 @@ class Turn:
     completion: Rendered
     spans: tuple[Span, ...]  # within completion.text
     mode: Mapping[str, Any]
+    whole: Rendered  # the chat up to and with the answer
+    start: int  # of the completion in it
 
 
 class ChatEncoder:
@@ -59,6 +71,7 @@ class ChatEncoder:
         self._tokenizer = tokenizer
         self._facts = facts
         self._variables = dict(variables or {})
+        self._boundaries = TokenBoundaries(tokenizer)
 
     def render(self, messages: Sequence[Message], tools: list[Any] | None, generation_prompt: bool = False,
                mode: Mapping[str, Any] | None = None) -> Rendered:
@@ -67,19 +80,57 @@ class ChatEncoder:
                                      variables={**self._variables, **(mode or {})})
 
     def rows(self, messages: Sequence[Message], tools: list[Any] | None = None, rows: Rows = Rows.AUTO,
-             complete: bool = True) -> list[Row]:
+             complete: bool = True, thinking: Thinking = Thinking.SUPERVISE) -> list[Row]:
         """The chat's rows. `complete` False: the last answer was cut, so its end-of-turn token is left out."""
         if rows is Rows.CONVERSATION:
-            return [self.conversation_row(messages, tools, complete)]
-        turns = self.turns(messages, tools)
+            return [self.conversation_row(messages, tools, complete, thinking)]
+        turns = self.turns(messages, tools, thinking)
+        if rows is Rows.AUTO:
+            served = self._served_row(messages, tools, turns, complete)
+            if served is not None:
+                return [served]
         separate = [self.turn_row(turn, complete or turn.message + 1 < len(messages)) for turn in turns]
         if rows is Rows.TURN:
             return separate
         try:
-            whole = self.conversation_row(messages, tools, complete)
+            whole = self.conversation_row(messages, tools, complete, thinking)
         except MaskUnproven:
             return separate
         return [whole] if all(begins_with(whole, row) for row in separate) else separate
+
+    def _served_row(self, messages: Sequence[Message], tools: list[Any] | None, turns: list[Turn],
+                    complete: bool) -> Row | None:
+        """The whole chat as one row where that is provably what serving renders, without encoding every turn by itself;
+        None where it takes a closer look."""
+        if not turns or any(turn.prompt.literal_marks or turn.completion.literal_marks for turn in turns):
+            return None
+        last = turns[-1]
+        whole = last.whole if last.message + 1 == len(messages) else self.render(messages, tools)
+        try:
+            spans = spans_of_turns(turns, whole)
+            if self._template.has_generation_blocks and self._tagged_spans(messages, whole) != spans:
+                return None
+        except MaskUnproven:
+            return None
+        text = whole.text
+        if not complete:
+            text, spans = self._cut(messages, text, spans)
+        return self._row_in_pieces(text, spans)
+
+    def _row_in_pieces(self, text: str, spans: Sequence[Span]) -> Row | None:
+        """The row of a text that provably encodes in pieces, cut at both ends of every span; None for another."""
+        for start, end in spans:
+            if not self._boundaries.before_word(text, start):
+                return None
+            if end < len(text) and not self._boundaries.behind_token(text, end, self._facts.end_of_turn):
+                return None
+        cuts = [0, *(place for span in spans for place in span), len(text)]
+        ids: list[int] = []
+        mask: list[int] = []
+        for i, piece in enumerate(self._tokenizer.encode_pieces([text[a:b] for a, b in zip(cuts, cuts[1:])])):
+            ids += piece
+            mask += [i % 2] * len(piece)
+        return Row(ids, mask)
 
     def prompt(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
         """The ids that a server feeds for `messages`, generation prompt included."""
@@ -87,27 +138,35 @@ class ChatEncoder:
         return self._tokenizer.encode(rendered.text, rendered.literal_marks).ids
 
     def conversation_row(self, messages: Sequence[Message], tools: list[Any] | None = None,
-                         complete: bool = True) -> Row:
+                         complete: bool = True, thinking: Thinking = Thinking.SUPERVISE) -> Row:
         """The whole chat as one row."""
         whole = self.render(messages, tools)
-        if self._template.has_generation_blocks:
+        if self._template.has_generation_blocks and thinking is not Thinking.CONTEXT:
             spans = self._tagged_spans(messages, whole)
         else:
-            spans = self._prefix_spans(messages, tools, whole)
+            spans = self._prefix_spans(messages, tools, whole, thinking)
         text = whole.text
-        if not complete and spans and messages[-1]["role"] == "assistant":
-            start, end = spans[-1]
-            cut = end - len(self._facts.end_of_turn) if text[start:end].endswith(self._facts.end_of_turn) else end
-            spans = spans[:-1] + ((start, cut),)
-            text = text[:cut]
+        if not complete:
+            text, spans = self._cut(messages, text, spans)
         encoded = self._tokenizer.encode(text, whole.literal_marks)
         return Row(encoded.ids, mask_of(encoded.starts, spans))
 
-    def turns(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[Turn]:
-        """Every answer that has a prompt, with its history rendered as at its own time."""
-        return [self.turn(messages, i, tools) for i, m in enumerate(messages) if m["role"] == "assistant" and i > 0]
+    def _cut(self, messages: Sequence[Message], text: str, spans: tuple[Span, ...]) -> tuple[str, tuple[Span, ...]]:
+        """Text and spans of a chat whose last answer was cut: nothing after it, and no end-of-turn token."""
+        if not spans or messages[-1]["role"] != "assistant":
+            return text, spans
+        start, end = spans[-1]
+        cut = end - len(self._facts.end_of_turn) if text[start:end].endswith(self._facts.end_of_turn) else end
+        return text[:cut], spans[:-1] + ((start, cut),)
 
-    def turn(self, messages: Sequence[Message], index: int, tools: list[Any] | None = None) -> Turn:
+    def turns(self, messages: Sequence[Message], tools: list[Any] | None = None,
+              thinking: Thinking = Thinking.SUPERVISE) -> list[Turn]:
+        """Every answer that has a prompt, with its history rendered as at its own time."""
+        return [self.turn(messages, i, tools, thinking)
+                for i, message in enumerate(messages) if message["role"] == "assistant" and i > 0]
+
+    def turn(self, messages: Sequence[Message], index: int, tools: list[Any] | None = None,
+             thinking: Thinking = Thinking.SUPERVISE) -> Turn:
         """The answer at `index`. Raises MaskUnproven or TemplateRefused."""
         whole = self.render(messages[: index + 1], tools)
         prompt, mode = self._prompt_of(messages[:index], tools, whole)
@@ -120,7 +179,21 @@ class ChatEncoder:
         completion = Rendered(whole.text[start:end],
                               literal_marks=frozenset(m - start for m in whole.literal_marks if start <= m < end))
         require_tool_calls(messages[index], completion.text)
-        return Turn(index, prompt, completion, tuple((a - start, b - start) for a, b in spans), mode)
+        if thinking is Thinking.CONTEXT:
+            thought_end = self._thought_end(messages[: index + 1], tools, whole)
+            spans = tuple((max(a, thought_end), b) for a, b in spans if b > thought_end)
+        return Turn(index, prompt, completion, tuple((a - start, b - start) for a, b in spans), mode, whole, start)
+
+    def _thought_end(self, messages: Sequence[Message], tools: list[Any] | None, whole: Rendered) -> int:
+        """Where in the rendered chat the last answer's thought ends: found by rendering it with another content."""
+        probe = with_other_content(messages[-1], PROBE)
+        if probe is None:
+            return 0
+        text = self.render([*messages[:-1], probe], tools).text
+        at = text.rfind(PROBE)
+        if at < 0 or text[:at] != whole.text[:at]:
+            raise MaskUnproven("thought_not_found", "the template does not write the thought before the answer's text")
+        return at
 
     def turn_row(self, turn: Turn, complete: bool = True) -> Row:
         """Prompt and completion as one row. They meet as in serving: no token spans both."""
@@ -167,7 +240,10 @@ class ChatEncoder:
     def _new_spans(self, history: Sequence[Message], tools: list[Any] | None, whole: Rendered,
                    prompt: Rendered) -> tuple[Span, ...]:
         """The generation blocks of the last message: those that the history does not have."""
-        before = len(self.render(history, tools).generation_spans) if any_answer(history) else 0
+        if whole.text.startswith(prompt.text):
+            before = sum(end < len(prompt.text) for _, end in whole.generation_spans)
+        else:
+            before = len(self.render(history, tools).generation_spans) if any_answer(history) else 0
         spans = self._fit_spans(whole.text, whole.generation_spans[before:])
         if not spans:
             raise MaskUnproven("answer_untagged", "the template has no generation block around this answer")
@@ -196,20 +272,12 @@ class ChatEncoder:
             return start, end + len(ending)
         return start, end
 
-    def _prefix_spans(self, messages: Sequence[Message], tools: list[Any] | None, whole: Rendered) -> tuple[Span, ...]:
+    def _prefix_spans(self, messages: Sequence[Message], tools: list[Any] | None, whole: Rendered,
+                      thinking: Thinking) -> tuple[Span, ...]:
         """Answers in the whole chat, where the chat up to each of them is rendered the same as in the whole."""
-        spans = []
-        for i, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            if i == 0:
-                raise MaskUnproven("starts_with_assistant", "an answer without a prompt cannot be located")
-            turn = self.turn(messages, i, tools)
-            through = turn.prompt.text + turn.completion.text
-            if not whole.text.startswith(through):
-                raise MaskUnproven("history_is_rewritten", f"answer {i} looks different once the chat goes on")
-            spans.append((len(turn.prompt.text), len(through)))
-        return tuple(spans)
+        if messages[0]["role"] == "assistant":
+            raise MaskUnproven("starts_with_assistant", "an answer without a prompt cannot be located")
+        return spans_of_turns(self.turns(messages, tools, thinking), whole)
 
     def _untagged_span(self, messages: Sequence[Message], tools: list[Any] | None, whole: Rendered,
                        prompt: Rendered) -> Span:
@@ -246,14 +314,24 @@ class ChatEncoder:
         return start + stops[-1]
 
 
+def spans_of_turns(turns: Sequence[Turn], whole: Rendered) -> tuple[Span, ...]:
+    """The turns' supervised ranges in the whole chat. Raises MaskUnproven where it does not begin with every turn."""
+    spans: list[Span] = []
+    for turn in turns:
+        length = len(turn.prompt.text)
+        if not whole.text.startswith(turn.prompt.text) or not whole.text.startswith(turn.completion.text, length):
+            raise MaskUnproven("history_is_rewritten", f"answer {turn.message} looks different once the chat goes on")
+        spans.extend((length + start, length + end) for start, end in turn.spans)
+    return tuple(spans)
+
+
 def mask_of(starts: Sequence[int], spans: Sequence[Span]) -> list[int]:
     """1 for every token that begins inside a span. Spans are sorted and apart."""
-    firsts = [first for first, _ in spans]
-    mask = []
-    for start in starts:
-        at = bisect_right(firsts, start) - 1
-        mask.append(int(at >= 0 and start < spans[at][1]))
-    return mask
+    mask = bytearray(len(starts))
+    for start, end in spans:
+        first, last = bisect_left(starts, start), bisect_left(starts, end)
+        mask[first:last] = b"\1" * (last - first)
+    return list(mask)
 
 
 def begins_with(whole: Row, row: Row) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer
 
 from .failure import Failure, reported
+
+# Texts are short and processes many: the library's own threads would only compete with them.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,12 @@ class TextTokenizer:
         if literal_marks:
             return self._encode_marked(text, literal_marks)
         made = self._tokenizer.encode(text, add_special_tokens=False)
-        offsets = made.offsets
-        return Encoded(made.ids, [start for start, _ in offsets], [end for _, end in offsets])
+        starts, ends = zip(*made.offsets) if len(made) else ((), ())
+        return Encoded(made.ids, list(starts), list(ends))
+
+    def encode_pieces(self, pieces: list[str]) -> list[list[int]]:
+        """The ids of each text by itself."""
+        return [made.ids for made in self._tokenizer.encode_batch_fast(pieces, add_special_tokens=False)]
 
     def _encode_marked(self, text: str, literal_marks: Collection[int]) -> Encoded:
         """Cuts the text at its special tokens and encodes the marked ones, each apart, as transformers does."""
