@@ -11,6 +11,13 @@ sys.path.insert(0, str(ROOT / "tools" / "percheron_prepare"))
 
 GOLDEN = ROOT / "tests" / "golden_data" / "chat"
 
+from percheron_prepare.model import Model  # noqa: E402
+from percheron_prepare.options import Options  # noqa: E402
+from percheron_prepare.output_paths import Output  # noqa: E402
+from percheron_prepare.prepare import Job, Prepared, prepare  # noqa: E402
+from percheron_prepare.shard import read_shard  # noqa: E402
+from percheron_prepare.source import open_source  # noqa: E402
+
 
 def user(content: str) -> dict[str, Any]:
     return {"role": "user", "content": content}
@@ -21,6 +28,25 @@ def assistant(content: str, **extra: Any) -> dict[str, Any]:
 
 
 QUESTION = [user("Hi! What is 12 + 345?"), assistant("12 + 345 = 357.")]
+
+
+def run_job(model: Model, options: Options, source: Path, output: Path, **settings: Any) -> Prepared:
+    """Prepares one file in this process."""
+    job = Job(model, options, [source], Output(output), **{"processes": 1, **settings})
+    return prepare(job, open_source([source]))
+
+
+def samples_of(shard: Path) -> list[tuple[str, list[int], list[int]]]:
+    """Names, ids and masks of a shard's samples."""
+    tensors, _ = read_shard(shard)
+    offsets, id_offsets, names = tensors["offsets"], tensors["id_offsets"], tensors["ids"].tobytes()
+    return [(names[c:d].decode(), tensors["tokens"][a:b].tolist(), tensors["loss_mask"][a:b].tolist())
+            for a, b, c, d in zip(offsets, offsets[1:], id_offsets, id_offsets[1:])]
+
+
+def supervised_text(model: Model, ids: Iterable[int], mask: Iterable[int]) -> str:
+    """What a row is trained to write."""
+    return str(model.tokenizer.raw.decode([i for i, m in zip(ids, mask) if m], skip_special_tokens=False))
 
 
 class Scratch:

@@ -119,7 +119,7 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(self.run_prepare(rows, "--max-rejected", "0"), 1)
         self.assertFalse(self.output.exists())
         self.assertEqual(self.run_prepare(rows, "--max-rejected", "1"), 0)
-        self.assertIn("1  preformatted_text", self.said)
+        self.assertIn("1  text_not_of_this_template", self.said)
 
     def test_rows_over_the_limit_are_cut_skipped_or_an_error(self) -> None:
         # AngelSlim#288.
@@ -181,8 +181,8 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(self.run_prepare(rows), 0)
         lines = [line for line in self.said.splitlines() if "in.jsonl:" in line]
         self.assertEqual([line.split("in.jsonl:")[1].split(": ")[:2] for line in lines],
-                         [["2", "preformatted_text"], ["3", "unknown_shape"]])
-        self.assertIn("2  preformatted_text", self.said)
+                         [["2", "text_not_of_this_template"], ["3", "unknown_shape"]])
+        self.assertIn("2  text_not_of_this_template", self.said)
 
     def test_a_long_reason_is_cut(self) -> None:
         self.run_prepare([{"x" * 5000: 1}])
@@ -199,9 +199,12 @@ class PrepareTest(unittest.TestCase):
     def test_every_row_of_the_help_is_taken(self) -> None:
         examples = [json.loads(line) for line in ROW_SHAPES.splitlines() if line.startswith("  {")]
         with_answer = [row for row in examples if "prompt" not in row and "turns" not in row]
-        self.assertEqual((len(examples), len(with_answer)), (7, 5))
+        self.assertEqual((len(examples), len(with_answer)), (8, 6))
+        text = load_model(GOLDEN / "qwen2.5").encoder.render(QUESTION, None).text
+        with_answer, examples = ([{**row, "text": text} if "text" in row else row for row in rows]
+                                 for rows in (with_answer, examples))
         self.assertEqual(self.run_prepare(with_answer, "--max-rejected", "0"), 0)
-        without_ids = [row for row in examples if "input_ids" not in row]
+        without_ids = [row for row in examples if "input_ids" not in row and "text" not in row]
         self.assertEqual(self.run_prepare(without_ids, "--prompts", "--max-rejected", "0"), 0)
 
     def test_the_help_speaks_of_percheron_and_not_of_the_tokenizer(self) -> None:

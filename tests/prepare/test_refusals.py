@@ -59,7 +59,7 @@ class RefusalsTest(unittest.TestCase):
         self.refuse(str(model), model=model, output=model / "model.safetensors")
 
     def test_other_endings_of_the_output_are_refused(self) -> None:
-        for name in ("out", "out.jsonl", ".safetensors", "out.safetensors.tmp"):
+        for name in ("out.parquet", "out.jsonl", ".safetensors", "out.safetensors.tmp"):
             with self.subTest(name=name):
                 self.refuse("must end in .safetensors", output=self.path / name)
 
@@ -112,7 +112,7 @@ class RefusalsTest(unittest.TestCase):
                          "--output", str(self.output)])
         self.assertEqual(code, 1)
         [side] = self.path.glob("out.safetensors*")
-        self.assertEqual(json.loads(side.read_text(encoding="utf-8"))["reason"], "preformatted_text")
+        self.assertEqual(json.loads(side.read_text(encoding="utf-8"))["reason"], "text_not_of_this_template")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@ import json
 import unittest
 from typing import Any
 
-from support import GOLDEN, QUESTION, Scratch, assistant, user
+from support import GOLDEN, QUESTION, Scratch, assistant, run_job, user
 
 from percheron_prepare.model import load_model
-from percheron_prepare.prepare import Options, Preparer, prepare, rejected_path
-from percheron_prepare.rows import ConsecutiveUsers
+from percheron_prepare.options import ConsecutiveUsers, Options
+from percheron_prepare.output_paths import Output
+from percheron_prepare.prepare import Prepared
 from percheron_prepare.shard import read_shard
 
 SHAREGPT = [{"from": "human", "value": QUESTION[0]["content"]}, {"from": "gpt", "value": QUESTION[1]["content"]}]
@@ -19,12 +20,12 @@ class RowsTest(unittest.TestCase):
         self.addCleanup(self.scratch.close)
         self.output = self.scratch.path / "out.safetensors"
 
-    def prepare_bytes(self, content: bytes, family: str = "qwen2.5", **options: Any) -> Preparer:
+    def prepare_bytes(self, content: bytes, family: str = "qwen2.5", **options: Any) -> Prepared:
         source = self.scratch.path / "in.jsonl"
         source.write_bytes(content)
-        return prepare(load_model(GOLDEN / family), Options(**options), source, self.output)
+        return run_job(load_model(GOLDEN / family), Options(**options), source, self.output)
 
-    def prepare_rows(self, *rows: Any, family: str = "qwen2.5", **options: Any) -> Preparer:
+    def prepare_rows(self, *rows: Any, family: str = "qwen2.5", **options: Any) -> Prepared:
         return self.prepare_bytes("".join(json.dumps(row) + "\n" for row in rows).encode(), family, **options)
 
     def samples(self) -> list[list[int]]:
@@ -38,7 +39,7 @@ class RowsTest(unittest.TestCase):
         return [blob[a:b].decode() for a, b in zip(offsets, offsets[1:])]
 
     def reasons(self) -> list[str]:
-        with open(rejected_path(self.output), encoding="utf-8") as file:
+        with open(Output(self.output).rejected, encoding="utf-8") as file:
             return [json.loads(line)["reason"] for line in file]
 
     def test_all_spellings_of_a_chat_give_the_same_ids(self) -> None:
@@ -60,7 +61,7 @@ class RowsTest(unittest.TestCase):
         source = self.scratch.rows([{"messages": QUESTION, "tools": tools},
                                     {"messages": QUESTION, "tools": json.dumps(tools)},
                                     {"messages": QUESTION}, {"messages": QUESTION, "tools": "no json"}])
-        prepare(model, Options(), source, self.output)
+        run_job(model, Options(), source, self.output)
         listed, text, none = self.samples()
         self.assertEqual(listed, text)
         self.assertNotEqual(listed, none)
@@ -100,10 +101,10 @@ class RowsTest(unittest.TestCase):
             {"messages": [{"role": "narrator", "content": "a"}]}, ["list"], {"other": 1},
             {"messages": [user("a"), {"role": "assistant", "content": [{"type": "image"}]}]},
             {"messages": [user("a"), {"role": "assistant", "content": None}]})
-        expected = ["preformatted_text", "empty_conversation", "starts_with_assistant", "no_assistant_turn",
+        expected = ["text_not_of_this_template", "empty_conversation", "starts_with_assistant", "no_assistant_turn",
                     "unknown_role", "not_an_object", "unknown_shape", "unsupported_content", "answer_missing"]
         self.assertEqual(self.reasons(), expected)
-        self.assertEqual((done.tally.read, len(done.shard)), (10, 1))
+        self.assertEqual((done.tally.read, done.counts("train").samples), (10, 1))
         self.assertEqual(dict(done.tally.rejected), dict.fromkeys(expected, 1))
 
     def test_a_row_that_the_template_refuses_leaves_the_others(self) -> None:
@@ -137,9 +138,9 @@ class RowsTest(unittest.TestCase):
     def test_faults_of_lines_are_tolerated_or_counted(self) -> None:
         row = json.dumps({"messages": QUESTION}).encode()
         done = self.prepare_bytes(b"\xef\xbb\xbf" + row + b"\r\n\r\n\n" + row + b"\n\xff\n{nonsense}\n" + row[:-9])
-        self.assertEqual(len(done.shard), 2)
+        self.assertEqual(done.counts("train").samples, 2)
         self.assertEqual(self.reasons(), ["bad_utf8", "bad_json", "cut_last_line"])
-        with open(rejected_path(self.output), encoding="utf-8") as file:
+        with open(Output(self.output).rejected, encoding="utf-8") as file:
             entries = [json.loads(line) for line in file]
         self.assertEqual([entry["line"] for entry in entries], [5, 6, 7])
         self.assertEqual(entries[2]["byte_offset"], 3 + 2 * len(row) + 6 + 2 + 11)
@@ -158,7 +159,7 @@ class RowsTest(unittest.TestCase):
                                  {"input_ids": [-5], "loss_mask": [1]}, {"input_ids": [70000], "loss_mask": [1]})
         self.assertEqual(self.samples(), [[5, 6, 7]])
         self.assertEqual(self.reasons(), ["bad_token_row", "no_supervision", "bad_token_row", "id_out_of_range"])
-        self.assertEqual(done.shard.supervised, 2)
+        self.assertEqual(done.counts("train").supervised_tokens, 2)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""`percheron prepare` turns chats into a token shard. `tokenize`, which other programs start, is their tokenizer."""
+"""`percheron prepare` turns chats into token shards, `percheron doctor` says what is wrong with data. `tokenize`, which
+other programs start, is their tokenizer."""
 from __future__ import annotations
 
 import argparse
@@ -10,49 +11,37 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .command_line import (add_template_variables, bytes_of, limit_of, positive, share_of, values)
 from .failure import Failure
-from .loss_mask import Rows
+from .loss_mask import Rows, Thinking
 from .model import load_model
-from .output_paths import check_paths, rejected_path
-from .prepare import Markers, Options, Preparer, ProgressLine, Purpose, TooLong, passport, prepare, summary
-from .rows import ConsecutiveUsers
-from .shard import read_passport
+from .options import (ConsecutiveUsers, CutAnswers, Markers, Options, Purpose, SystemPrompts, TooLong)
+from .output_paths import HELD_OUT, Output, check_paths
+from .prepare import Job, Prepared, is_up_to_date, prepare
+from .progress import ProgressLine
+from .source import open_source
 from .tokenizer_server import answer_with_error, serve
 
+# Of each shard of a folder, unless --shard-bytes says otherwise.
+SHARD_BYTES = 1 << 30
+
 ROW_SHAPES = """\
-rows of --input, one JSON object a line, in any of these shapes (an "id" names the row):
+rows of --input: JSON objects, one a line (JSONL), in an array (JSON) or as columns (Parquet), in any of these shapes
+(an "id" names the row):
   {"messages": [{"role": "user", "content": "Hi!"}, {"role": "assistant", "content": "Hello."}]}
   {"conversations": [{"from": "human", "value": "Hi!"}, {"from": "gpt", "value": "Hello."}]}
   {"messages": [{"role": "user", "content": "Is it warm?"}, {"role": "assistant", "tool_calls": [{"type": "function", \
 "function": {"name": "weather", "arguments": {}}}]}], "tools": [{"type": "function", "function": {"name": "weather"}}]}
   {"messages": [{"role": "user", "content": "Tell all."}, {"role": "assistant", "content": "Once"}], "complete": false}
   {"input_ids": [5, 6, 7], "loss_mask": [0, 1, 1]}
+  {"text": "..."}
 shapes for --prompts: chats as above, and
   {"prompt": "What is 12 + 345?"}
   {"turns": ["What is 12 + 345?", "And twice that?"]}
-"complete": false says that the last answer was cut off, "loss_mask" 1 that a token is an answer's. Of "turns" the first
-is asked. Rows that cannot be used are kept, with reasons, in OUTPUT.rejected.jsonl.
+"complete": false says that the last answer was cut off, "loss_mask" 1 that a token is an answer's. "text" is a chat that
+the model's own chat template has rendered. Of "turns" the first is asked. Rows that cannot be used are kept, with
+reasons, in OUTPUT.rejected.jsonl. A run that was killed goes on where it was when the same command is given again.
 """
-
-
-def values(kind: Any) -> list[str]:
-    return [member.value for member in kind]
-
-
-def json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"a JSON object is expected: {error}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("a JSON object is expected")
-    return value
-
-
-def positive(text: str) -> int:
-    if not text.isdecimal() or (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number above 0, not {text!r}")
-    return value
 
 
 def too_long(text: str) -> str:
@@ -65,8 +54,8 @@ def parser() -> argparse.ArgumentParser:
     main_parser = argparse.ArgumentParser(prog="percheron")
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="prepare")
     add_prepare(commands.add_parser(
-        "prepare", help="make a token shard with a loss mask from chats in JSONL",
-        description="Makes a token shard with a loss mask from chats in JSONL.", epilog=ROW_SHAPES,
+        "prepare", help="make token shards with loss masks from chats in JSONL, JSON or Parquet",
+        description="Makes token shards with loss masks from chats in JSONL, JSON or Parquet.", epilog=ROW_SHAPES,
         formatter_class=argparse.RawDescriptionHelpFormatter))
     tokenize = commands.add_parser("tokenize")
     tokenize.add_argument("--model", type=Path, required=True, help="Hugging Face model directory")
@@ -76,75 +65,130 @@ def parser() -> argparse.ArgumentParser:
 
 def add_prepare(make: argparse.ArgumentParser) -> None:
     make.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face model directory")
-    make.add_argument("--input", type=Path, required=True, metavar="FILE.jsonl", help="rows, in the shapes below")
-    make.add_argument("--output", type=Path, required=True, metavar="FILE.safetensors", help="shard to write")
+    make.add_argument("--input", type=Path, required=True, nargs="+", metavar="FILE",
+                      help="JSONL, JSON or Parquet files with rows in the shapes below")
+    make.add_argument("--output", type=Path, required=True, metavar="FILE.safetensors|DIR",
+                      help="shard to write, or a folder for a set of shards of limited size")
+    make.add_argument("--shard-bytes", type=bytes_of, metavar="SIZE",
+                      help="size of each shard of a folder at most, such as 512M (default: 1G)")
+    make.add_argument("--held-out-share", type=share_of, default=0.0, metavar="SHARE",
+                      help="share of the rows, such as 0.05, told by a hash of their content, that goes to "
+                           "FILE.held_out.safetensors or DIR/held_out instead (default: none)")
+    make.add_argument("--processes", type=positive, metavar="N", help="processes that encode (default: one a core)")
+    make.add_argument("--max-rejected", type=limit_of, metavar="N|P%",
+                      help="fail, without a shard, when more rows, or more percent of them, are rejected (default: no "
+                           "limit)")
+    make.add_argument("--reuse", action="store_true",
+                      help="do nothing when the shards are there and were made of the same rows, model and options "
+                           "(default: make them anew)")
+    add_row_options(make)
+    add_chat_options(make)
+    add_template_variables(make)
+
+
+def add_row_options(make: argparse.ArgumentParser) -> None:
     make.add_argument("--rows", choices=values(Rows), default="auto",
                       help="auto: one row per chat where that is what serving renders, else one per answer "
-                           "(default: %(default)s)")
-    make.add_argument("--max-length", type=positive, metavar="N", help="tokens of a row at most (default: no limit)")
-    make.add_argument("--too-long", type=too_long, choices=values(TooLong), default="truncate",
-                      help="what happens to rows over --max-length: fail, cut their end off, or leave them out "
                            "(default: %(default)s)")
     make.add_argument("--last-turn-only", action="store_true",
                       help="one row per chat, its last answer supervised (default: every answer)")
     make.add_argument("--prompts", action="store_true",
                       help="evaluation shard: prompts with the generation prompt, then the last answer if there is "
                            "one (default: a training shard)")
+    make.add_argument("--min-length", type=positive, default=1, metavar="N",
+                      help="tokens of a row at least; shorter ones are left out (default: %(default)s)")
+    make.add_argument("--max-length", type=positive, metavar="N", help="tokens of a row at most (default: no limit)")
+    make.add_argument("--too-long", type=too_long, choices=values(TooLong), default="truncate",
+                      help="what happens to rows over --max-length: fail, cut their end off, or leave them out "
+                           "(default: %(default)s)")
+
+
+def add_chat_options(make: argparse.ArgumentParser) -> None:
+    make.add_argument("--thinking", choices=values(Thinking), default="supervise",
+                      help="thoughts of answers: supervised where the template renders them, rendered with mask 0, or "
+                           "taken out before (default: %(default)s)")
+    make.add_argument("--system-prompts", choices=values(SystemPrompts), default="keep",
+                      help="system prompts of chats (default: %(default)s)")
+    make.add_argument("--default-system-prompt", metavar="TEXT", help="for chats without a system prompt (default: none)")
+    make.add_argument("--cut-answers", choices=values(CutAnswers), default="keep",
+                      help="chats whose last answer was cut at a length limit: without its end of turn, or left out "
+                           "(default: %(default)s)")
     make.add_argument("--consecutive-users", choices=values(ConsecutiveUsers), default="keep",
                       help="two user turns in a row: as the template renders them, joined, or left out "
                            "(default: %(default)s)")
     make.add_argument("--markers-in-content", choices=values(Markers), default="keep",
                       help="control-token strings in messages: as servers read them, as text, or row left out "
                            "(default: %(default)s)")
-    make.add_argument("--max-rejected", type=int, metavar="N",
-                      help="fail, without a shard, when more rows are rejected (default: no limit)")
-    make.add_argument("--reuse", action="store_true",
-                      help="do nothing when the shard is there and was made of the same rows, model and options "
-                           "(default: make it anew)")
-    add_template_variables(make)
 
 
-def add_template_variables(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--template-variables", type=json_object, default={}, metavar="JSON",
-                         help="variables for the chat template, e.g. '{\"enable_thinking\": false}' (default: none)")
+def options_of(args: argparse.Namespace) -> Options:
+    return Options(
+        purpose=Purpose.PROMPTS if args.prompts else Purpose.TRAINING, rows=Rows(args.rows),
+        thinking=Thinking(args.thinking), min_length=args.min_length, max_length=args.max_length,
+        too_long=TooLong(args.too_long), last_turn_only=args.last_turn_only,
+        consecutive_users=ConsecutiveUsers(args.consecutive_users), markers=Markers(args.markers_in_content),
+        cut_answers=CutAnswers(args.cut_answers), system_prompts=SystemPrompts(args.system_prompts),
+        default_system_prompt=args.default_system_prompt, held_out_share=args.held_out_share,
+        template_variables=args.template_variables)
 
 
 def run_prepare(args: argparse.Namespace) -> int:
-    options = Options(
-        purpose=Purpose.PROMPTS if args.prompts else Purpose.TRAINING, rows=Rows(args.rows),
-        max_length=args.max_length, too_long=TooLong(args.too_long), last_turn_only=args.last_turn_only,
-        consecutive_users=ConsecutiveUsers(args.consecutive_users), markers=Markers(args.markers_in_content),
-        template_variables=args.template_variables)
     start = time.monotonic()
-    check_paths(args.model, args.input, args.output)
+    output = Output(args.output)
+    check_paths(args.model, args.input, output)
+    if args.shard_bytes and not output.is_folder:
+        raise Failure(f"--shard-bytes is for a folder of shards, and --output {args.output} is one shard; give a folder")
     model = load_model(args.model, args.template_variables, datetime.datetime.now())
-    if args.reuse and read_passport(args.output) == passport(model, options, args.input):
+    job = Job(model, options_of(args), args.input, output, args.shard_bytes or (SHARD_BYTES if output.is_folder else None),
+              args.processes, args.max_rejected)
+    source = open_source(args.input)
+    if args.reuse and is_up_to_date(job, source):
         print(f"{args.output} is up to date")
         return 0
-    progress = ProgressLine(args.input)
+    line: ProgressLine | None = None
+
+    def show(byte: int, done: Prepared) -> None:
+        nonlocal line
+        if line is None:
+            line = ProgressLine(source.byte_count)
+        counts = [done.counts(side) for side in done.sets]
+        line.show(byte, done.tally.read, sum(c.tokens for c in counts), done.tally.rejected_count)
+
     try:
-        done = prepare(model, options, args.input, args.output, progress, args.max_rejected)
+        done = prepare(job, source, show)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; the same command goes on from what is in {output.work}", file=sys.stderr)
+        return 130
     finally:
-        progress.close()
-    for line in summary(done, args.input, time.monotonic() - start):
-        print(line)
-    if done.tally.rejected:
-        print(f"rejected rows, with reasons: {rejected_path(args.output)}")
-    require_enough(done, args.input, args.max_rejected)
-    print(f"wrote {args.output}")
+        if line is not None:
+            line.close()
+    for text in summary(done, output, time.monotonic() - start):
+        print(text)
+    if done.why_nothing:
+        raise Failure(done.why_nothing)
     return 0
 
 
-def require_enough(done: Preparer, source: Path, rejected_max: int | None) -> None:
-    """Raises Failure where `prepare` wrote no shard."""
-    rejected = sum(done.tally.rejected.values())
-    if not done.tally.read:
-        raise Failure(f"{source} is empty; no shard was written (`percheron prepare --help` shows rows)")
-    if not len(done.shard):
-        raise Failure(f"none of {done.tally.read} rows of {source} could be used; no shard was written "
-                      "(`percheron prepare --help` shows rows)")
-    if rejected_max is not None and rejected > rejected_max:
-        raise Failure(f"{rejected} rows rejected, --max-rejected is {rejected_max}; no shard was written")
+def summary(done: Prepared, output: Output, seconds: float) -> list[str]:
+    """The closing table, with the first rejected row of each reason."""
+    totals = [done.counts(side) for side in done.sets]
+    tokens, supervised = sum(c.tokens for c in totals), sum(c.supervised_tokens for c in totals)
+    lines = [f"{done.tally.read} rows read, {sum(c.samples for c in totals)} samples, {tokens:,} tokens, "
+             f"{supervised:,} supervised, {seconds:.1f} s"]
+    if done.resumed_rows:
+        lines.append(f"  {done.resumed_rows} of the rows were read by an interrupted run before")
+    lines += done.tally.table()
+    if done.tally.rejected_count:
+        lines.append(f"rejected rows, with reasons: {output.rejected}")
+    if done.why_nothing:
+        return lines
+    for side, state in done.sets.items():
+        path = output.held_out if side == HELD_OUT else output.path
+        counts = state.total()
+        detail = f" ({counts.samples} samples)" if len(done.sets) > 1 else ""
+        shards = f", {len(state.shards)} shard{'s' * (len(state.shards) != 1)}" if output.is_folder else ""
+        lines.append(f"wrote {path}{detail}{shards}")
+    return lines
 
 
 def run_tokenize(args: argparse.Namespace) -> int:

@@ -1,20 +1,21 @@
 """Checks chats, ids and masks against stored cases.
 
-    python -m percheron_prepare.golden DIR...
+    python -m percheron_prepare.golden FILE|DIR...
 
-A DIR holds tokenizer.json, tokenizer_config.json and cases.json of kind `chat_mask`, or folders that do.
+A FILE is a cases.json of kind `chat_mask` beside tokenizer.json and tokenizer_config.json. A DIR holds these, or folders
+that do.
 Every case is also checked with the template's generation tags taken out, as most published templates have none.
 """
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .chat_template import LITERAL_MARK, ChatTemplate, TemplateRefused
+from .chat_template import LITERAL_MARK, ChatTemplate, TemplateRefused, read_json
+from .failure import Failure
 from .loss_mask import ChatEncoder, MaskUnproven, Row
 from .model import Model, load_model
 from .template_facts import find_facts
@@ -23,11 +24,13 @@ KIND = "chat_mask"
 
 
 def families(folders: list[str]) -> Iterator[Path]:
-    """Folders with cases, the given ones or those right below them."""
+    """Folders with cases, the given ones, those of given files, or those right below. Raises Failure."""
     for folder in map(Path, folders):
+        if folder.is_file():
+            folder = folder.parent
         found = [folder] if (folder / "cases.json").exists() else sorted(p.parent for p in folder.glob("*/cases.json"))
         if not found:
-            raise FileNotFoundError(f"{folder}: no cases.json here or one folder below")
+            raise Failure(f"{folder} has no cases.json, here or one folder below")
         yield from found
 
 
@@ -106,9 +109,17 @@ def main(arguments: list[str] | None = None) -> int:
     if not folders:
         print(__doc__)
         return 2
+    try:
+        return check(folders)
+    except Failure as failure:
+        print(f"error: {failure}", file=sys.stderr)
+        return 2
+
+
+def check(folders: list[str]) -> int:
     failed = checked = 0
     for folder in families(folders):
-        content = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
+        content = read_json(folder / "cases.json")
         if content.get("kind") != KIND:
             print(f"{folder.name}: kind {content.get('kind')!r} is not {KIND!r}: skipped")
             continue

@@ -20,6 +20,7 @@ from .text_tokenizer import TextTokenizer
 class Model:
     """What preparation needs of a model."""
 
+    path: Path
     tokenizer: TextTokenizer
     template: ChatTemplate
     facts: TemplateFacts
@@ -47,6 +48,6 @@ def load_model(path: Path, variables: Mapping[str, Any] | None = None, now: date
     facts = find_facts(template, tokenizer, stops, variables or {})
     # The special tokens are part of what a template renders.
     identity = json.dumps([template.source, template.special_tokens], sort_keys=True)
-    return Model(tokenizer, template, facts, ChatEncoder(template, tokenizer, facts, variables),
+    return Model(path, tokenizer, template, facts, ChatEncoder(template, tokenizer, facts, variables),
                  vocab_size=min(tokenizer.vocab_size, rows),
                  template_hash=hashlib.sha256(identity.encode()).hexdigest())

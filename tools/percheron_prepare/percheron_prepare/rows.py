@@ -1,55 +1,24 @@
-"""Reads JSONL rows in the spellings that data sets use, and turns each into a chat, token ids or a prompt.
+"""Recognises the spellings of rows that data sets use: each becomes a chat, text, token ids or a prompt.
 
-A chat is `messages` or `conversations`, a list of {role, content} or {from, value}, with optional `tools`. Ready ids
-are `input_ids` with `loss_mask`. Evaluation prompts are `prompt` or `turns`. A row that cannot be used raises Rejected.
+A chat is `messages` or `conversations`, a list of {role, content} or {from, value}, with optional `tools`. Preformatted
+text is `text`. Ready ids are `input_ids` with `loss_mask`. Evaluation prompts are `prompt` or `turns`. A row that cannot
+be used raises Rejected.
 """
 from __future__ import annotations
 
-import enum
+import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from .chat_template import MARK_PATTERN, Message
-from .failure import reported
-
-LINE_BYTES_MAX = 256 << 20
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+from .source_row import Rejected, row_id
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant",
          "model": "assistant", "system": "system", "developer": "developer", "tool": "tool", "observation": "tool"}
 
 # Message entries that templates read besides role and content.
 KEPT_ENTRIES = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
-
-
-class Rejected(Exception):
-    """A row that is left out: a short reason that is counted, and a detail for the side file."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}" if detail else reason)
-        self.reason = reason
-        self.detail = detail
-
-
-class ConsecutiveUsers(enum.Enum):
-    """What happens to a chat with two user turns in a row."""
-
-    KEEP = "keep"  # as the template renders them; a template that refuses them rejects the row
-    MERGE = "merge"  # joined with a blank line
-    SKIP = "skip"
-
-
-@dataclass(frozen=True)
-class Line:
-    """One non-blank line of a file."""
-
-    number: int
-    byte_offset: int
-    content: bytes
-    ends_with_newline: bool
 
 
 @dataclass(frozen=True)
@@ -60,6 +29,14 @@ class Chat:
     messages: list[Message]
     tools: list[Any] | None
     complete: bool
+
+
+@dataclass(frozen=True)
+class TextRow:
+    """A chat that was rendered elsewhere."""
+
+    id: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -79,78 +56,21 @@ class Prompt:
     turns: list[str]
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """The non-blank lines, without byte-order mark and line ends. A line over LINE_BYTES_MAX comes empty."""
-    with reported("read", path, "give a JSONL file that can be read"), open(path, "rb") as file:
-        offset, number = 0, 0
-        while raw := file.readline(LINE_BYTES_MAX):
-            number += 1
-            start, offset = offset, offset + len(raw)
-            ends = raw.endswith(b"\n")
-            if not ends and len(raw) == LINE_BYTES_MAX:
-                offset += skip_line(file)
-                yield Line(number, start, b"", ends_with_newline=True)
-                continue
-            if number == 1:
-                raw = raw.removeprefix(BYTE_ORDER_MARK)
-            if raw.strip():
-                yield Line(number, start, raw.rstrip(b"\r\n"), ends)
+Parsed = Chat | TextRow | TokenRow | Prompt
 
 
-def skip_line(file: BinaryIO) -> int:
-    """Reads to the line's end and returns how many bytes that took."""
-    skipped = 0
-    while rest := file.readline(LINE_BYTES_MAX):
-        skipped += len(rest)
-        if rest.endswith(b"\n"):
-            break
-    return skipped
+def content_hash(parsed: Parsed) -> int:
+    """64 bits of a hash of what the row says, whatever its spelling, its name and its place."""
+    said = {name: value for name, value in vars(parsed).items() if name != "id"}
+    text = json.dumps(said, sort_keys=True, separators=(",", ":"), default=str)
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:8], "big")
 
 
-def parse_line(line: Line) -> tuple[dict[str, Any], bool]:
-    """The row's JSON object, and whether lone surrogates in it were replaced."""
-    if not line.content:
-        raise Rejected("line_too_long", f"more than {LINE_BYTES_MAX} bytes")
-    try:
-        text = line.content.decode("utf-8")
-        value = json.loads(text)
-    except UnicodeDecodeError as error:
-        raise Rejected("bad_utf8", f"byte {line.byte_offset + error.start}") from error
-    except (ValueError, RecursionError) as error:
-        reason = "bad_json" if line.ends_with_newline else "cut_last_line"
-        raise Rejected(reason, f"{error}, line begins at byte {line.byte_offset}") from error
-    if not isinstance(value, dict):
-        raise Rejected("not_an_object", f"a JSON {type(value).__name__}")
-    if "\\ud" not in text and "\\uD" not in text:
-        return value, False
-    repaired = replace_surrogates(value)
-    return repaired, repaired != value
-
-
-def replace_surrogates(value: Any) -> Any:
-    """The value with every lone surrogate, which no UTF-8 text can have, replaced by U+FFFD."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [replace_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
-    return value
-
-
-def row_id(row: dict[str, Any], line_number: int) -> str:
-    """The row's id as text; rows without one are named by their line."""
-    value = row.get("id")
-    if value is None or isinstance(value, (dict, list)):
-        return f"line-{line_number}"
-    return str(value)
-
-
-def parse_row(row: dict[str, Any], line_number: int, users: ConsecutiveUsers) -> Chat | TokenRow | Prompt:
-    """Recognises the row's spelling."""
-    name = row_id(row, line_number)
+def parse_row(row: dict[str, Any], number: int) -> Parsed:
+    """Recognises the row's spelling. `number`: its place in the file."""
+    name = row_id(row, number)
     if "messages" in row or "conversations" in row:
-        return parse_chat(row, name, users)
+        return parse_chat(row, name)
     if "input_ids" in row:
         return parse_tokens(row, name)
     if "turns" in row or isinstance(row.get("prompt"), str):
@@ -161,18 +81,22 @@ def parse_row(row: dict[str, Any], line_number: int, users: ConsecutiveUsers) ->
             raise Rejected("private_characters", "text uses U+10FFF0..U+10FFF2")
         return Prompt(name, turns)
     if "text" in row:
-        raise Rejected("preformatted_text", "`text` does not say what the assistant wrote; give `messages`")
-    raise Rejected("unknown_shape", f"keys {sorted(row)[:8]}; expected messages, conversations, input_ids, "
+        if not isinstance(row["text"], str) or not row["text"]:
+            raise Rejected("bad_text", "`text` must be text that is not empty")
+        if MARK_PATTERN.search(row["text"]):
+            raise Rejected("private_characters", "text uses U+10FFF0..U+10FFF2")
+        return TextRow(name, row["text"])
+    raise Rejected("unknown_shape", f"keys {sorted(row)[:8]}; expected messages, conversations, text, input_ids, "
                    "or prompts: prompt, turns")
 
 
-def parse_chat(row: dict[str, Any], name: str, users: ConsecutiveUsers) -> Chat:
+def parse_chat(row: dict[str, Any], name: str) -> Chat:
     listed = row["messages"] if "messages" in row else row["conversations"]
     if not isinstance(listed, list):
         raise Rejected("bad_messages", "not a list")
     if not listed:
         raise Rejected("empty_conversation")
-    messages = apply_users_policy([parse_message(entry) for entry in listed], users)
+    messages = [parse_message(entry) for entry in listed]
     if messages[0]["role"] == "assistant":
         raise Rejected("starts_with_assistant", "the first answer has no prompt")
     cut = row.get("complete") is False or "length" in (row.get("finish_reason"), finish_reason(listed[-1]))
@@ -275,20 +199,6 @@ def parse_tools(tools: Any) -> list[Any] | None:
     if not isinstance(tools, list):
         raise Rejected("bad_tools", f"`tools` is a {type(tools).__name__}, not a list")
     return tools
-
-
-def apply_users_policy(messages: list[Message], policy: ConsecutiveUsers) -> list[Message]:
-    """Applies the policy to user turns in a row."""
-    out: list[Message] = []
-    for message in messages:
-        if out and message["role"] == "user" and out[-1]["role"] == "user":
-            if policy is ConsecutiveUsers.SKIP:
-                raise Rejected("consecutive_users")
-            if policy is ConsecutiveUsers.MERGE:
-                out[-1] = {**out[-1], "content": out[-1]["content"] + "\n\n" + message["content"]}
-                continue
-        out.append(message)
-    return out
 
 
 def parse_tokens(row: dict[str, Any], name: str) -> TokenRow:

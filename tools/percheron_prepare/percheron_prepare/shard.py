@@ -1,4 +1,4 @@
-"""Token shards: one safetensors file of packed samples, written whole or not at all.
+"""Token shards: safetensors files of packed samples, each written whole or not at all.
 
 Tensors: `offsets` I64 [D+1] (sample d is tokens[offsets[d]:offsets[d+1]]), `id_offsets` I64 [D+1] and `ids` U8 (UTF-8
 names of the samples), `tokens` U32 [N], `loss_mask` U8 [N]. Metadata: `format`, `passport` (JSON: what the tokens were
@@ -8,60 +8,28 @@ from __future__ import annotations
 
 import json
 import os
-from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .failure import Failure, reported
+
 FORMAT = "percheron.tokens.v1"
 DTYPES = {"int64": "I64", "uint32": "U32", "uint8": "U8"}
+HEADER_BYTES_MAX = 100 << 20  # as the safetensors library
 
 
-class ShardWriter:
-    """Collects samples in memory and writes them as one shard."""
+@dataclass(frozen=True)
+class Tensor:
+    """A vector whose bytes come in pieces, so that it need not fit into memory."""
 
-    def __init__(self) -> None:
-        self._tokens = array("I")
-        self._mask = bytearray()
-        self._ids = bytearray()
-        self._offsets = [0]
-        self._id_offsets = [0]
-        self.supervised = 0
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    @property
-    def token_count(self) -> int:
-        return len(self._tokens)
-
-    def add(self, name: str, ids: list[int], mask: list[int]) -> None:
-        """Adds a sample. `mask` has one 0 or 1 per id."""
-        assert len(ids) == len(mask) and ids
-        self._tokens.extend(ids)
-        self._mask.extend(mask)
-        self._ids.extend(name.encode("utf-8"))
-        self._offsets.append(len(self._tokens))
-        self._id_offsets.append(len(self._ids))
-        self.supervised += sum(mask)
-
-    def counts(self) -> dict[str, int]:
-        return {"samples": len(self), "tokens": self.token_count, "supervised_tokens": self.supervised}
-
-    def write(self, path: Path, passport: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        """Writes the shard."""
-        tensors: dict[str, np.ndarray] = {
-            "offsets": np.array(self._offsets, dtype=np.int64),
-            "id_offsets": np.array(self._id_offsets, dtype=np.int64),
-            "tokens": np.array(self._tokens, dtype=np.uint32),
-            "loss_mask": np.frombuffer(bytes(self._mask), dtype=np.uint8),
-            "ids": np.frombuffer(bytes(self._ids), dtype=np.uint8),
-        }
-        metadata = {"format": FORMAT, "passport": canonical_json(passport),
-                    "counts": canonical_json(self.counts()), "options": canonical_json(options)}
-        write_safetensors(path, tensors, metadata)
+    dtype: str
+    shape: int
+    byte_count: int
+    pieces: Iterable[bytes]
 
 
 def canonical_json(value: Any) -> str:
@@ -69,29 +37,33 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
-    """Writes tensors in the given order. Widest first keeps each aligned to its own width."""
+def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> int:
+    """Writes tensors in the given order and returns the file's size. Widest first keeps each aligned to its own width.
+
+    The file appears under its name when it is whole.
+    """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     offset = 0
-    for name, data in tensors.items():
-        header[name] = {"dtype": DTYPES[str(data.dtype)], "shape": list(data.shape),
-                        "data_offsets": [offset, offset + data.nbytes]}
-        offset += data.nbytes
+    for name, tensor in tensors.items():
+        header[name] = {"dtype": tensor.dtype, "shape": [tensor.shape],
+                        "data_offsets": [offset, offset + tensor.byte_count]}
+        offset += tensor.byte_count
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "wb") as out:
-            out.write(len(text).to_bytes(8, "little"))
-            out.write(text)
-            for data in tensors.values():
-                out.write(data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes())
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    with open(partial, "wb") as out:
+        out.write(len(text).to_bytes(8, "little"))
+        out.write(text)
+        for tensor in tensors.values():
+            for piece in tensor.pieces:
+                out.write(piece)
+        out.flush()
+        size = out.tell()
+        os.fsync(out.fileno())
+    assert size == 8 + len(text) + offset
+    os.replace(partial, path)
     sync_folder(path.parent)
+    return size
 
 
 def sync_folder(folder: Path) -> None:
@@ -103,28 +75,42 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def read_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
+    """Tensors, metadata and the data's first byte of a safetensors file. Raises Failure."""
+    damaged = "it was cut or damaged; make it again with percheron prepare"
+    with reported("read", path, "give a token shard"), open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        length = int.from_bytes(file.read(8), "little")
+        if length > min(size - 8, HEADER_BYTES_MAX):
+            raise Failure(f"{path} is no safetensors file: its header would have {length} of {size} bytes; {damaged}")
+        content = file.read(length)
+    try:
+        header = json.loads(content)
+        metadata = header.pop("__metadata__", {})
+        end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        raise Failure(f"{path} is no safetensors file: its header is damaged; {damaged}") from error
+    if size != 8 + length + end:
+        raise Failure(f"{path} has {size} bytes, its header tells of {8 + length + end}; {damaged}")
+    return header, metadata, 8 + length
+
+
 def read_passport(path: Path) -> dict[str, Any] | None:
     """The passport of a shard, or None when there is no whole shard: none, a cut one, or bytes behind its end."""
     try:
-        with open(path, "rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(header_bytes))
-            size = os.fstat(file.fileno()).st_size
-        metadata = header.pop("__metadata__")
-        end = max(entry["data_offsets"][1] for entry in header.values())
-        found: dict[str, Any] = json.loads(metadata["passport"])
-        return found if size == 8 + header_bytes + end else None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, MemoryError):
+        found: Any = json.loads(read_header(path)[1]["passport"])
+    except (Failure, ValueError, KeyError, TypeError):
         return None
+    return found if isinstance(found, dict) else None
 
 
 def read_shard(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Tensors and metadata of a safetensors file with the dtypes that shards use."""
-    numpy_of = {name: np.dtype(kind) for kind, name in DTYPES.items()}
-    with open(path, "rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        data = file.read()
-    metadata = header.pop("__metadata__", {})
-    tensors = {name: np.frombuffer(data[slice(*entry["data_offsets"])], dtype=numpy_of[entry["dtype"]])
-               .reshape(entry["shape"]) for name, entry in header.items()}
+    """Tensors, mapped read-only, and metadata of a safetensors file with the dtypes that shards use."""
+    header, metadata, start = read_header(path)
+    numpy_of = {name: np.dtype(kind).newbyteorder("<") for kind, name in DTYPES.items()}
+    data = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size > start else np.zeros(start, np.uint8)
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        tensors[name] = data[start + begin: start + end].view(numpy_of[entry["dtype"]]).reshape(entry["shape"])
     return tensors, metadata

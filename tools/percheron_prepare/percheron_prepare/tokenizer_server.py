@@ -21,7 +21,8 @@ from tokenizers.decoders import DecodeStream
 
 from .chat_template import TemplateRefused
 from .model import Model
-from .rows import Rejected, parse_message, parse_prompt, parse_tools, replace_surrogates
+from .rows import parse_message, parse_prompt, parse_tools
+from .source_row import Rejected, replace_surrogates
 
 
 class BadRequest(Exception):
