@@ -1,25 +1,12 @@
-#include <string>
-#include <vector>
-
 #include "tools/commands.h"
-#include "tools/python_environment.h"
 
 namespace percheron {
 
 void add_prepare_command(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("prepare",
-                                         "Make a token shard with a loss mask from chats in JSONL "
+                                         "Make token shards with loss masks from chats "
                                          "(`percheron prepare --help` lists the options)");
-  command->prefix_command();  // Everything after the verb is the Python program's.
-  command->set_help_flag();
-  command->callback([command, &chosen] {
-    chosen = [arguments = command->remaining()]() -> Status {
-      PERCHERON_ASSIGN_OR_RETURN(const PythonEnvironment python, find_python_environment());
-      std::vector<std::string> all{"prepare"};
-      all.insert(all.end(), arguments.begin(), arguments.end());
-      return exec_python(python, all);
-    };
-  });
+  pass_to_python(*command, chosen);
 }
 
 }  // namespace percheron

@@ -70,7 +70,7 @@ void expect_misuse(const std::string& arguments, const std::string& part) {
 }
 
 TEST(Program, EveryVerbExplainsItself) {
-  for (const std::string verb : {"train", "generate", "evaluate", "export", "inspect", "prepare"}) {
+  for (const std::string verb : {"train", "generate", "evaluate", "export", "inspect", "prepare", "doctor"}) {
     EXPECT_THAT(run_program("--help").output, HasSubstr(verb));
   }
   for (const std::string verb : {"train", "generate", "evaluate", "export", "inspect"}) {
@@ -90,6 +90,10 @@ TEST(Program, AMisspelledCommandLineIsOneErrorLine) {
   const ProgramResult alone = run_program("");
   EXPECT_EQ(alone.exit_code, 2);
   EXPECT_THAT(alone.output, AllOf(HasSubstr("train"), HasSubstr("inspect")));
+}
+
+TEST(Program, TheDoctorsExitCodeTellsBadInput) {
+  expect_one_error(run_program("doctor none.jsonl"), "none.jsonl does not exist", 2);
 }
 
 // CLI11's checks print the largest double in 309 digits.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .command_line import (add_template_variables, bytes_of, limit_of, positive, share_of, values)
+from .doctor import BAD_INPUT, EXIT_CODES, add_doctor, run_doctor
 from .failure import Failure
 from .loss_mask import Rows, Thinking
 from .model import load_model
@@ -50,13 +51,16 @@ def too_long(text: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line. Only `prepare` is for people; the help does not show the other."""
+    """The command line. `tokenize` is not for people; the help does not show it."""
     main_parser = argparse.ArgumentParser(prog="percheron")
-    commands = main_parser.add_subparsers(dest="command", required=True, metavar="prepare")
+    commands = main_parser.add_subparsers(dest="command", required=True, metavar="prepare|doctor")
     add_prepare(commands.add_parser(
         "prepare", help="make token shards with loss masks from chats in JSONL, JSON or Parquet",
         description="Makes token shards with loss masks from chats in JSONL, JSON or Parquet.", epilog=ROW_SHAPES,
         formatter_class=argparse.RawDescriptionHelpFormatter))
+    add_doctor(commands.add_parser(
+        "doctor", help="say what is wrong with rows or token shards",
+        description="Says in one screen what is wrong with a file of rows or with token shards.", epilog=EXIT_CODES))
     tokenize = commands.add_parser("tokenize")
     tokenize.add_argument("--model", type=Path, required=True, help="Hugging Face model directory")
     add_template_variables(tokenize)
@@ -206,20 +210,22 @@ def run_tokenize(args: argparse.Namespace) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Runs a command. Expected failures are one line on standard error and exit code 1."""
+    """Runs a command. Expected failures are one line on standard error and exit code 1, of `doctor` 2."""
     args = parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Paths and rows may hold what the terminal can't show.
+    run = {"prepare": run_prepare, "doctor": run_doctor, "tokenize": run_tokenize}[args.command]
+    failed = BAD_INPUT if args.command == "doctor" else 1
     try:
-        return run_prepare(args) if args.command == "prepare" else run_tokenize(args)
+        return run(args)
     except (KeyboardInterrupt, BrokenPipeError):
         return 130
     except Failure as failure:
         print(f"error: {failure}", file=sys.stderr)
-        return 1
+        return failed
     except OSError as error:
         print(f"error: {error.filename or args.command}: {error.strerror or error}", file=sys.stderr)
-        return 1
+        return failed
 
 
 if __name__ == "__main__":

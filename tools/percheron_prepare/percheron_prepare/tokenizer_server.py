@@ -17,12 +17,11 @@ import json
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from tokenizers.decoders import DecodeStream
-
 from .chat_template import TemplateRefused
 from .model import Model
 from .rows import parse_message, parse_prompt, parse_tools
 from .source_row import Rejected, replace_surrogates
+from .token_pieces import token_pieces
 
 
 class BadRequest(Exception):
@@ -84,21 +83,8 @@ class TokenizerServer:
         limit = self._model.tokenizer.vocab_size
         if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < limit for i in ids):
             raise BadRequest(f"decode needs `ids`, a list of numbers below {limit}")
-        pieces = self._pieces(ids)
+        pieces = token_pieces(self._model.tokenizer.raw, ids)
         return {"text": "".join(pieces), "pieces": pieces}
-
-    def _pieces(self, ids: list[int]) -> list[str]:
-        """One text per id. Bytes that never become a character are shown as U+FFFD at the last id."""
-        tokenizer = self._model.tokenizer.raw
-        stream = DecodeStream(skip_special_tokens=False)
-        pieces = [stream.step(tokenizer, number) or "" for number in ids]
-        held = 0
-        while held < len(pieces) and pieces[-1 - held] == "":
-            held += 1
-        if held:
-            rest = tokenizer.decode(ids[len(ids) - held:], skip_special_tokens=False)
-            pieces[-1] = rest
-        return pieces
 
 
 def serve(model: Model, requests: TextIO, answers: TextIO) -> None:
