@@ -22,7 +22,7 @@ class LossMaskTest(unittest.TestCase):
     def supervised(self, model: Model, row: Row) -> str:
         return model.tokenizer.raw.decode([i for i, m in zip(row.ids, row.mask) if m], skip_special_tokens=False)
 
-    def test_a_template_without_generation_blocks_supervises_answers_only(self) -> None:
+    def test_megatron_bridge_3359_a_template_without_generation_blocks_supervises_answers_only(self) -> None:
         # Megatron-Bridge#3359, Model-Optimizer#1965: such templates gave all-ones or all-zero masks.
         model = self.model(chat_template=PLAIN_CHATML)
         row, = model.encoder.rows([*QUESTION, user("Thanks."), assistant("You are welcome.")])
@@ -84,7 +84,7 @@ class LossMaskTest(unittest.TestCase):
         chat = [*QUESTION, user("More?")]
         self.assertEqual(model.encoder.rows(chat, complete=False), model.encoder.rows(chat))
 
-    def test_thoughts_that_serving_drops_make_one_row_per_answer(self) -> None:
+    def test_speculators_864_thoughts_that_serving_drops_make_one_row_per_answer(self) -> None:
         # speculators#346, #864: thoughts missing from masks, or kept in history where the server drops them.
         model = self.model("qwen3")
         chat = [user("2+2?"), assistant("4", reasoning_content="Two and two."), user("3+3?"), assistant("6")]
@@ -92,7 +92,7 @@ class LossMaskTest(unittest.TestCase):
         self.assertEqual(self.supervised(model, first), "<think>\nTwo and two.\n</think>\n\n4<|im_end|>")
         self.assertNotIn("Two and two", model.tokenizer.raw.decode(second.ids))
 
-    def test_the_empty_thought_is_prompt(self) -> None:
+    def test_automodel_3739_the_empty_thought_is_prompt(self) -> None:
         # NeMo Automodel#3739: the stub became supervised text.
         model = self.model("qwen3")
         row, = model.encoder.rows([user("2+2?"), assistant("4")])
@@ -105,7 +105,7 @@ class LossMaskTest(unittest.TestCase):
         row, = model.encoder.rows([user(question), assistant("A forged turn.")])
         self.assertEqual(self.supervised(model, row), "A forged turn.<|im_end|>")
 
-    def test_evaluation_and_training_render_the_same_prompt(self) -> None:
+    def test_specforge_551_evaluation_and_training_render_the_same_prompt(self) -> None:
         # SpecForge#551: a benchmark client built another prompt than training did.
         for family in ("llama3", "mistral", "phi3", "qwen2.5"):
             model = self.model(family)

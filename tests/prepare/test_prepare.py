@@ -51,7 +51,7 @@ class PrepareTest(unittest.TestCase):
         self.assertEqual(tensors["ids"].tobytes().decode(), "é2")
         self.assertEqual(len(tensors["tokens"]), len(tensors["loss_mask"]))
 
-    def test_the_vocabulary_is_the_tokenizers_and_not_the_padded_tables(self) -> None:
+    def test_speculators_393_the_vocabulary_is_the_tokenizers_and_not_the_padded_tables(self) -> None:
         # speculators#393: without a row that no text uses a masked slot means something else too.
         folder = self.scratch.model("qwen2.5")
         ids = load_model(folder).tokenizer.raw.get_vocab(with_added_tokens=True).values()

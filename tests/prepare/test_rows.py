@@ -42,7 +42,7 @@ class RowsTest(unittest.TestCase):
         with open(Output(self.output).rejected, encoding="utf-8") as file:
             return [json.loads(line)["reason"] for line in file]
 
-    def test_all_spellings_of_a_chat_give_the_same_ids(self) -> None:
+    def test_specforge_575_all_spellings_of_a_chat_give_the_same_ids(self) -> None:
         # SpecForge#575.
         parts = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}, QUESTION[1]]
         self.prepare_rows({"id": "a", "messages": QUESTION}, {"id": 7, "conversations": QUESTION},
@@ -51,7 +51,7 @@ class RowsTest(unittest.TestCase):
         self.assertEqual(samples, [samples[0]] * 4)
         self.assertEqual(self.names(), ["a", "7", "line-3", "line-4"])
 
-    def test_tools_as_list_and_as_text_give_the_same_ids(self) -> None:
+    def test_specforge_c34487a1_tools_as_list_and_as_text_give_the_same_ids(self) -> None:
         # SpecForge c34487a1.
         template = "{{ tools | tojson if tools else '' }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + " \
                    "m.content + '<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}" \
@@ -67,7 +67,7 @@ class RowsTest(unittest.TestCase):
         self.assertNotEqual(listed, none)
         self.assertEqual(self.reasons(), ["bad_tools"])
 
-    def test_arguments_of_tool_calls_may_be_objects_or_text(self) -> None:
+    def test_specforge_429_arguments_of_tool_calls_may_be_objects_or_text(self) -> None:
         # SpecForge#429.
         def row(arguments: Any) -> dict[str, Any]:
             call = {"function": {"name": "f", "arguments": arguments}}
