@@ -9,7 +9,7 @@ import datetime
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Rendered:
     text: str
     generation_spans: tuple[Span, ...] = ()
     # Positions of characters before which a control-token string of a message content was marked as plain text.
-    literal_marks: frozenset[int] = field(default_factory=frozenset)
+    literal_marks: frozenset[int] = frozenset()
 
 
 class GenerationTag(Extension):

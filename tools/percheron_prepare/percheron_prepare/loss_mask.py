@@ -115,21 +115,24 @@ class ChatEncoder:
         text = whole.text
         if not complete:
             text, spans = self._cut(messages, text, spans)
-        return self._row_in_pieces(text, spans)
+        return self._row_of_pieces(text, spans)
 
-    def _row_in_pieces(self, text: str, spans: Sequence[Span]) -> Row | None:
-        """The row of a text that provably encodes in pieces, cut at both ends of every span; None for another."""
+    def _row_of_pieces(self, text: str, spans: Sequence[Span]) -> Row | None:
+        """The row of a text that provably encodes as the pieces do that both ends of every span cut it into; None for
+        another text."""
+        boundaries = self._boundaries
         for start, end in spans:
-            if not self._boundaries.before_word(text, start):
+            if not boundaries.before_word(text, start):
                 return None
-            if end < len(text) and not self._boundaries.behind_token(text, end, self._facts.end_of_turn):
+            if end < len(text) and not boundaries.behind_token(text, end, self._facts.end_of_turn):
                 return None
-        cuts = [0, *(place for span in spans for place in span), len(text)]
-        ids: list[int] = []
-        mask: list[int] = []
-        for i, piece in enumerate(self._tokenizer.encode_pieces([text[a:b] for a, b in zip(cuts, cuts[1:])])):
-            ids += piece
-            mask += [i % 2] * len(piece)
+        ids = self._tokenizer.encode_ids(text)
+        places = boundaries.token_places(text, ids, [place for span in spans for place in span])
+        if places is None:
+            return None
+        mask = [0] * len(ids)
+        for first, last in zip(places[::2], places[1::2]):
+            mask[first:last] = [1] * (last - first)
         return Row(ids, mask)
 
     def prompt(self, messages: Sequence[Message], tools: list[Any] | None = None) -> list[int]:
@@ -176,8 +179,8 @@ class ChatEncoder:
             spans = (self._untagged_span(messages[: index + 1], tools, whole, prompt),)
         continues = whole.text.startswith(prompt.text)
         start, end = len(prompt.text) if continues else spans[0][0], spans[-1][1]
-        completion = Rendered(whole.text[start:end],
-                              literal_marks=frozenset(m - start for m in whole.literal_marks if start <= m < end))
+        marks = whole.literal_marks and frozenset(m - start for m in whole.literal_marks if start <= m < end)
+        completion = Rendered(whole.text[start:end], literal_marks=marks)
         require_tool_calls(messages[index], completion.text)
         if thinking is Thinking.CONTEXT:
             thought_end = self._thought_end(messages[: index + 1], tools, whole)

@@ -148,9 +148,16 @@ def parse_message(entry: Any) -> Message:
     if message["role"] == "assistant" and entry.get("content", entry.get("value")) is None \
             and not message.get("tool_calls"):
         raise Rejected("answer_missing", "an assistant message without content or tool calls")
-    if MARK_PATTERN.search(json.dumps(message, ensure_ascii=False)):
+    if has_marks(message):
         raise Rejected("private_characters", "text uses U+10FFF0..U+10FFF2")
     return message
+
+
+def has_marks(message: Message) -> bool:
+    """Whether any of its texts has a character that renderings are marked with."""
+    if len(message) > 2:  # more than role and content
+        return bool(MARK_PATTERN.search(json.dumps(message, ensure_ascii=False)))
+    return not message["content"].isascii() and bool(MARK_PATTERN.search(message["content"]))
 
 
 def parse_content(content: Any) -> str:

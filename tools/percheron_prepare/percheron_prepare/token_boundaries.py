@@ -11,7 +11,11 @@ from .text_tokenizer import TextTokenizer
 
 # Characters that are looked at: back to the last added token (the rest of an answer's header), and ahead.
 LEFT_CHARACTERS_MAX = 256
-RIGHT_CHARACTERS = 32
+RIGHT_CHARACTERS = 24
+SHORT_CHARACTERS = 10
+# What is remembered of the text before a place.
+HEADER_CHARACTERS = 32
+HEADERS_MAX = 1000
 
 
 class TokenBoundaries:
@@ -19,7 +23,12 @@ class TokenBoundaries:
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         raw = tokenizer.raw
-        added = list(raw.get_added_tokens_decoder().values())
+        self._tokenizer = tokenizer
+        decoder = raw.get_added_tokens_decoder()
+        self._added_ids = frozenset(decoder)
+        self._id_of = {token.content: number for number, token in decoder.items()}
+        self._counts: dict[str, int] = {}
+        added = list(decoder.values())
         # A SentencePiece model has no words, and some tokens take the blanks beside them.
         is_simple = type(raw.model).__name__ == "BPE" and not tokenizer.adds_prefix and added and \
             not any(token.lstrip or token.rstrip or token.single_word for token in added)
@@ -28,8 +37,14 @@ class TokenBoundaries:
         texts = sorted((token.content for token in added), key=len, reverse=True)
         self._added_texts = frozenset(texts)
         self._added = re.compile("|".join(map(re.escape, texts)))
+        # Beginnings of tokens: what ends with one may become a token with what follows.
+        self._beginnings = {text[:length] for text in texts for length in range(1, len(text))}
+        if any(self._begins_token(text[1:]) for text in texts):
+            self._words = None  # Tokens that overlap.
         self._added_length_max = max(map(len, texts), default=0)
         self._left: dict[str, list[tuple[int, int]]] = {}
+        self._headers: dict[str, str] = {}
+        self._known: dict[tuple[str, str], bool] = {}
 
     def behind_token(self, text: str, at: int, token: str) -> bool:
         """Whether the place is right behind `token`, an added token, which cuts the text there."""
@@ -39,23 +54,87 @@ class TokenBoundaries:
         """Whether a word or an added token provably begins at the place, and ends or begins one before it, too."""
         if self._words is None:
             return False
+        left = self._left_of(text, at)
+        if left is None:
+            return False
+        window = left, text[at: at + RIGHT_CHARACTERS + self._added_length_max]
+        known = self._known.get(beginning := (left, text[at: at + SHORT_CHARACTERS]))
+        if known is None:
+            known = self._splits_at_window(left, window[1], is_end=at + len(window[1]) == len(text))
+            few = beginning[1]
+            if known and not self._added.search(few) and not self._begins_token(few) and self._splits(left, few, True):
+                # Few characters tell, whatever follows, and many answers begin with the same ones.
+                if len(self._known) > HEADERS_MAX:
+                    self._known.clear()
+                self._known[beginning] = True
+        return known
+
+    def _splits_at_window(self, left: str, window: str, is_end: bool) -> bool:
+        """`is_end`: the text ends with the window."""
+        token = self._added.search(window)
+        end = min(token.start() if token else len(window), RIGHT_CHARACTERS)
+        if not left or end == 0 and window:
+            return True
+        is_open = not (is_end and end == len(window)) and not (token and token.start() == end)
+        return self._splits(left, window[:end], is_open)
+
+    def token_places(self, text: str, ids: list[int], places: list[int]) -> list[int] | None:
+        """Where in `ids`, of `text`, the characters at `places`, which ascend, begin. Each place must be proven: behind
+        an added token, before a word, or the text's end. None where the added tokens in text and ids differ."""
+        texts = list(self._added.finditer(text))
+        added = self._added_ids
+        numbers = [i for i, number in enumerate(ids) if number in added]
+        if [self._id_of[match[0]] for match in texts] != [ids[i] for i in numbers]:
+            return None
+        out = []
+        at = before = 0
+        for place in places:
+            if place == len(text):
+                out.append(len(ids))
+                continue
+            while at < len(texts) and texts[at].end() <= place:
+                before = texts[at].end()
+                at += 1
+            first = numbers[at - 1] + 1 if at else 0
+            out.append(first + self._count(text[before:place]))
+        return out
+
+    def _count(self, text: str) -> int:
+        """Tokens of the rest of a header."""
+        count = self._counts.get(text)
+        if count is None:
+            if len(self._counts) > HEADERS_MAX:
+                self._counts.clear()
+            count = self._counts[text] = len(self._tokenizer.encode_ids(text)) if text else 0
+        return count
+
+    def _left_of(self, text: str, at: int) -> str | None:
+        """The text between the last added token and the place; None where that is not found, or ends behind it."""
+        header = text[max(0, at - HEADER_CHARACTERS): at]
+        known = self._headers.get(header)
+        if known is not None:
+            return known
         begin = max(0, at - LEFT_CHARACTERS_MAX)
         last = None
         for match in self._added.finditer(text, begin, at + self._added_length_max):
             if match.start() >= at:
                 break
             if match.end() > at:
-                return False  # in the middle of a token
+                return None  # in the middle of a token
             last = match
         if last is None and begin:
-            return False
+            return None
         left = text[last.end() if last else 0: at]
-        token = self._added.search(text, at, at + RIGHT_CHARACTERS + self._added_length_max)
-        end = min(token.start() if token else len(text), at + RIGHT_CHARACTERS, len(text))
-        if not left or end == at:
-            return True
-        is_open = end < len(text) and not (token and token.start() == end)
-        return self._splits(left, text[at:end], is_open)
+        # The same header comes before every answer. It tells all if it holds the whole token, and no beginning of one.
+        if last and at - last.start() <= HEADER_CHARACTERS and not self._begins_token(left):
+            if len(self._headers) > HEADERS_MAX:
+                self._headers.clear()
+            self._headers[header] = left
+        return left
+
+    def _begins_token(self, text: str) -> bool:
+        """Whether an added token may begin in `text` and end behind it."""
+        return any(text[at:] in self._beginnings for at in range(len(text)))
 
     def _splits(self, left: str, right: str, is_open: bool) -> bool:
         """Whether a word begins between the two. `is_open`: the text goes on behind `right`."""
@@ -63,7 +142,7 @@ class TokenBoundaries:
             return False
         before = self._left.get(left)
         if before is None:
-            if len(self._left) > 1000:
+            if len(self._left) > HEADERS_MAX:
                 self._left.clear()
             before = self._left[left] = self._spans(left)
         joined = self._spans(left + right)
