@@ -3,9 +3,9 @@
 
     .venv/bin/python bench/prepare_bench.py --model models/smollm2-135m-instruct [--megabytes 64] [--rounds 3]
 
-The library encodes the same chats, rendered beforehand and held in memory, in its own threads and without offsets, which
-is the fastest way that it has. Ours is the whole command: reading, rendering, masks, shards. Both sides run in turn; the
-best of the rounds counts. Peak memory is that of all processes together.
+The library encodes the same chats, rendered beforehand and held in memory, in its own threads and without offsets,
+which is the fastest way that it has. Ours is the whole command: reading, rendering, masks, shards. Both sides run in
+turn; the best of the rounds counts. Peak memory is that of all processes together.
 """
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def write_rows(path: Path, byte_count: int, seed: int) -> None:
             row = draw.choice(rows)
             first, *rest = row["conversations"]
             first = {**first, "content": f"{first['content']} ({number})"}
-            written += out.write(json.dumps({**row, "id": number, "conversations": [first, *rest]}, ensure_ascii=False) + "\n")
+            row = {**row, "id": number, "conversations": [first, *rest]}
+            written += out.write(json.dumps(row, ensure_ascii=False) + "\n")
             number += 1
 
 
@@ -87,7 +88,8 @@ def time_prepare(model_folder: Path, rows: Path, output: Path) -> tuple[float, i
                "--output", str(output)]
     peak = 0
     start = time.perf_counter()
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(PACKAGE)}, stdout=subprocess.DEVNULL) as process:
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as process:
         done = threading.Event()
 
         def watch() -> None:
@@ -127,8 +129,8 @@ def main() -> None:
             print(f"round {number + 1}: tokenizers alone {tokens / seconds:,.0f} tokens/s, prepare "
                   f"{prepare_tokens / prepare_seconds:,.0f} tokens/s", flush=True)
         cores = len(os.sched_getaffinity(0))
-        print(f"{args.megabytes} MB, {len(texts):,} chats, {cores} cores: tokenizers alone {alone:,.0f} tokens/s, prepare "
-              f"{ours:,.0f} tokens/s, {100 * ours / alone:.0f} % of it; peak memory {peak / 1e6:,.0f} MB")
+        print(f"{args.megabytes} MB, {len(texts):,} chats, {cores} cores: tokenizers alone {alone:,.0f} tokens/s, "
+              f"prepare {ours:,.0f} tokens/s, {100 * ours / alone:.0f} % of it; peak memory {peak / 1e6:,.0f} MB")
 
 
 if __name__ == "__main__":

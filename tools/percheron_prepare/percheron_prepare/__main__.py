@@ -39,8 +39,8 @@ rows of --input: JSON objects, one a line (JSONL), in an array (JSON) or as colu
 shapes for --prompts: chats as above, and
   {"prompt": "What is 12 + 345?"}
   {"turns": ["What is 12 + 345?", "And twice that?"]}
-"complete": false says that the last answer was cut off, "loss_mask" 1 that a token is an answer's. "text" is a chat that
-the model's own chat template has rendered. Of "turns" the first is asked. Rows that cannot be used are kept, with
+"complete": false says that the last answer was cut off, "loss_mask" 1 that a token is an answer's. "text" is a chat
+that the model's own chat template has rendered. Of "turns" the first is asked. Rows that cannot be used are kept, with
 reasons, in OUTPUT.rejected.jsonl. A run that was killed goes on where it was when the same command is given again.
 """
 
@@ -113,7 +113,8 @@ def add_chat_options(make: argparse.ArgumentParser) -> None:
                            "taken out before (default: %(default)s)")
     make.add_argument("--system-prompts", choices=values(SystemPrompts), default="keep",
                       help="system prompts of chats (default: %(default)s)")
-    make.add_argument("--default-system-prompt", metavar="TEXT", help="for chats without a system prompt (default: none)")
+    make.add_argument("--default-system-prompt", metavar="TEXT",
+                      help="for chats without a system prompt (default: none)")
     make.add_argument("--cut-answers", choices=values(CutAnswers), default="keep",
                       help="chats whose last answer was cut at a length limit: without its end of turn, or left out "
                            "(default: %(default)s)")
@@ -141,10 +142,11 @@ def run_prepare(args: argparse.Namespace) -> int:
     output = Output(args.output)
     check_paths(args.model, args.input, output)
     if args.shard_bytes and not output.is_folder:
-        raise Failure(f"--shard-bytes is for a folder of shards, and --output {args.output} is one shard; give a folder")
+        raise Failure(f"--shard-bytes is for a folder of shards, and --output {args.output} is one shard; give a "
+                      "folder")
     model = load_model(args.model, args.template_variables, datetime.datetime.now())
-    job = Job(model, options_of(args), args.input, output, args.shard_bytes or (SHARD_BYTES if output.is_folder else None),
-              args.processes, args.max_rejected)
+    shard_bytes = args.shard_bytes or (SHARD_BYTES if output.is_folder else None)
+    job = Job(model, options_of(args), args.input, output, shard_bytes, args.processes, args.max_rejected)
     source = open_source(args.input)
     if args.reuse and is_up_to_date(job, source):
         print(f"{args.output} is up to date")

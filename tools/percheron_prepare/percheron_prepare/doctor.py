@@ -50,7 +50,8 @@ def add_doctor(command: argparse.ArgumentParser) -> None:
                          help=f"write the report and the shown samples (default: {SHOWN_IN_HTML}) as a web page; needs "
                               "--model")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
-    command.add_argument("--prompts", action="store_true", help="rows are prompts for evaluation (default: training rows)")
+    command.add_argument("--prompts", action="store_true",
+                         help="rows are prompts for evaluation (default: training rows)")
     command.add_argument("--color", choices=("auto", "always", "never"), default="auto",
                          help="colours (default: on a terminal)")
     add_template_variables(command)
@@ -156,9 +157,10 @@ def shown_of_shards(shards: list[Shard], model: Model | None) -> Iterator[ShownS
             begin, end = int(shard.offsets[d]), int(shard.offsets[d + 1])
             ids = shard.tokens[begin:end].tolist()
             if max(ids) >= model.tokenizer.vocab_size:
-                raise Failure(f"{shard.where(d)}: id {max(ids)} is not in the vocabulary of --model; give the model that "
-                              "the shard was made for")
-            yield ShownSample(shard.where(d), ids, shard.mask[begin:end].tolist(), token_pieces(model.tokenizer.raw, ids))
+                raise Failure(f"{shard.where(d)}: id {max(ids)} is not in the vocabulary of --model; give the model "
+                              "that the shard was made for")
+            yield ShownSample(shard.where(d), ids, shard.mask[begin:end].tolist(),
+                              token_pieces(model.tokenizer.raw, ids))
 
 
 def shown_of_rows(source: Source, model: Model | None, options: Options) -> Iterator[ShownSample]:

@@ -13,7 +13,8 @@ ADVICE = {
     "missing_end_of_turn": "the answer does not end with the end-of-turn token: a drafter never learns to stop",
     "supervised_behind_end_of_turn": "what the server writes after the answer is trained on",
     "empty_answer": "nothing but the end of the turn is learnt: leave such rows out",
-    "answer_cut": "generation stopped at a length limit, or the row was truncated: raise the limit, or --cut-answers skip",
+    "answer_cut": "generation stopped at a length limit, or the row was truncated: raise the limit, or "
+                  "--cut-answers skip",
     "duplicate": "says the same as an earlier one: leave copies out, at least before a held-out split of another tool",
     "duplicate_id": "the same id names two rows",
     "id_out_of_range": "a token id that the vocabulary does not have: made with another tokenizer",

@@ -2,8 +2,8 @@
 
     python -m percheron_prepare.golden FILE|DIR...
 
-A FILE is a cases.json of kind `chat_mask` beside tokenizer.json and tokenizer_config.json. A DIR holds these, or folders
-that do.
+A FILE is a cases.json of kind `chat_mask` beside tokenizer.json and tokenizer_config.json. A DIR holds these, or
+folders that do.
 Every case is also checked with the template's generation tags taken out, as most published templates have none.
 """
 from __future__ import annotations

@@ -159,7 +159,7 @@ class ChatEncoder:
         if not spans or messages[-1]["role"] != "assistant":
             return text, spans
         start, end = spans[-1]
-        cut = end - len(self._facts.end_of_turn) if text[start:end].endswith(self._facts.end_of_turn) else end
+        cut = end - len(self._facts.end_of_turn) if text.endswith(self._facts.end_of_turn, start, end) else end
         return text[:cut], spans[:-1] + ((start, cut),)
 
     def turns(self, messages: Sequence[Message], tools: list[Any] | None = None,
@@ -269,9 +269,9 @@ class ChatEncoder:
         start = min(start + len(header), end)
         tail, ending = self._facts.tail, self._facts.end_of_turn
         for length in range(len(tail), len(ending), -1):
-            if text[start:end].endswith(tail[:length]):
+            if text.endswith(tail[:length], start, end):
                 return start, end - length + len(ending)
-        if ending and not text[start:end].endswith(ending) and text.startswith(ending, end):
+        if ending and not text.endswith(ending, start, end) and text.startswith(ending, end):
             return start, end + len(ending)
         return start, end
 

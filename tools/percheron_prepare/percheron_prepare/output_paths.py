@@ -29,7 +29,9 @@ class Output:
     @property
     def held_out(self) -> Path:
         """Where held-out rows go."""
-        return self.path / HELD_OUT if self.is_folder else self.path.with_name(f"{self.path.stem}.{HELD_OUT}.safetensors")
+        if self.is_folder:
+            return self.path / HELD_OUT
+        return self.path.with_name(f"{self.path.stem}.{HELD_OUT}{SHARD_SUFFIX}")
 
     @property
     def rejected(self) -> Path:

@@ -21,7 +21,8 @@ def open_parquet(path: Path) -> Any:
         # A buffer, so that a column of a row group is not read whole.
         return pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER_BYTES)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise Failure(f"{path} is no Parquet file that can be read: {first_line(error)}; copy the file again") from error
+        raise Failure(f"{path} is no Parquet file that can be read: {first_line(error)}; copy the file "
+                      "again") from error
 
 
 def row_group_sizes(path: Path) -> list[int]:

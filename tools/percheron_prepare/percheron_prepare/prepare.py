@@ -191,7 +191,8 @@ def why_nothing(job: Job, done: Prepared) -> str:
     if not read:
         return f"{names} is empty; no shard was written (`percheron prepare --help` shows rows)"
     if not any(done.counts(side).samples for side in done.sets):
-        return f"none of {read} rows of {names} could be used; no shard was written (`percheron prepare --help` shows rows)"
+        return (f"none of {read} rows of {names} could be used; no shard was written (`percheron prepare --help` shows "
+                "rows)")
     if job.rejected_max is not None and rejected > job.rejected_max(read):
         return f"{rejected} rows rejected, --max-rejected is {job.rejected_max(read)}; no shard was written"
     empty = next((side for side in done.sets if not done.counts(side).samples), None)

@@ -38,7 +38,8 @@ def finding_lines(finding: Finding, total: int) -> Iterator[str]:
     share = f"{100 * finding.count / total:5.1f} %" if total else ""
     yield f"  {finding.count:>9,} {share}  {finding.check}: {finding.advice}"
     first = one_line(finding.first)
-    yield f"                     first at {first if len(first) <= WHERE_SHOWN_MAX else first[:WHERE_SHOWN_MAX] + ' ...'}"
+    first = first if len(first) <= WHERE_SHOWN_MAX else first[:WHERE_SHOWN_MAX] + " ..."
+    yield f"                     first at {first}"
 
 
 def paint(text: str, colour: str, coloured: bool) -> str:

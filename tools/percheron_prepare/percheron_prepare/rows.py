@@ -1,8 +1,8 @@
 """Recognises the spellings of rows that data sets use: each becomes a chat, text, token ids or a prompt.
 
 A chat is `messages` or `conversations`, a list of {role, content} or {from, value}, with optional `tools`. Preformatted
-text is `text`. Ready ids are `input_ids` with `loss_mask`. Evaluation prompts are `prompt` or `turns`. A row that cannot
-be used raises Rejected.
+text is `text`. Ready ids are `input_ids` with `loss_mask`. Evaluation prompts are `prompt` or `turns`. A row that
+cannot be used raises Rejected.
 """
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ OPEN, CLOSE = "[[", "]]"  # where there are no colours
 TOKENS_SHOWN_MAX = 4000
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em; color: #222; background: #fff }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em }
+body { color: #222; background: #fff }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; padding: 1em; border-radius: 4px }
 mark { background: #b7e4c0; color: inherit } pre span:hover, mark span:hover { outline: 1px solid #555 }
 h2 { font-size: 1em; margin: 2em 0 .3em } small { color: #666; font-weight: normal }
@@ -65,8 +66,9 @@ def write_html(path: Path, report: Report, samples: Iterable[ShownSample]) -> No
     table = html.escape("\n".join(report_lines(report, coloured=False)))
     with reported("write", path, "choose an --html in a folder that you may write to"), \
             open(path, "w", encoding="utf-8", errors="replace") as out:
-        out.write(f"<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{html.escape(report.name)}</title>"
-                  f"<style>{STYLE}</style></head><body>\n<h1>{html.escape(report.name)}</h1>\n<pre>{table}</pre>\n"
+        name = html.escape(report.name)
+        out.write(f"<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{name}</title>"
+                  f"<style>{STYLE}</style></head><body>\n<h1>{name}</h1>\n<pre>{table}</pre>\n"
                   "<p>Supervised tokens are <mark>marked</mark>.</p>\n")
         for sample in samples:
             out.write(f"<h2>{html.escape(sample.name)} <small>{len(sample.ids)} tokens, {sum(sample.mask)} supervised"

@@ -71,7 +71,8 @@ def open_shard(path: Path) -> Shard:
     """Raises Failure where the file is not what docs/formats.md says."""
     tensors, metadata = read_shard(path)
     if metadata.get("format") != FORMAT:
-        raise Failure(f"{path} is no token shard: its metadata has format {metadata.get('format')!r}, expected {FORMAT!r}")
+        raise Failure(f"{path} is no token shard: its metadata has format {metadata.get('format')!r}, expected "
+                      f"{FORMAT!r}; make shards with percheron prepare")
     for name, dtype in LAYOUT.items():
         if name not in tensors or tensors[name].dtype != dtype or tensors[name].ndim != 1:
             raise Failure(f"{path} has no vector {name!r} of {dtype}; make it again with percheron prepare")

@@ -96,10 +96,11 @@ class WorkerPool:
         result = read_frame(worker.stdout)  # type: ignore[arg-type]
         if result is None:
             code = worker.wait()
-            where = f" at row {blocks[sent[0]].first_number} of {self._files[blocks[sent[0]].file].path}" if sent else ""
+            block = blocks[sent[0]] if sent else None
+            where = f" at row {block.first_number} of {self._files[block.file].path}" if block else ""
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise WorkerDied(f"a worker process {how}{where}; run the same command again to go on from there, with fewer "
-                          "--processes if memory ran out")
+            raise WorkerDied(f"a worker process {how}{where}; run the same command again to go on from there, with "
+                             "fewer --processes if memory ran out")
         done[sent.popleft()] = result
 
     @staticmethod
