@@ -96,12 +96,15 @@ void RunSupervisor::target_work(int target, MicroBatchId id, bool leased, int64_
 
 void RunSupervisor::trainer_work(const TrainerReport& report) {
   touch();
-  trainers_[report.trainer] = {report.leased ? std::optional(report.id) : std::nullopt, now()};
+  Worker& trainer = trainers_[report.trainer];
+  trainer.id = report.leased ? std::optional(report.id) : std::nullopt;
+  trainer.since = now();
   EpochTermination& termination = epoch(report.id.epoch);
   if (report.leased) {
     termination.leased();
   } else {
     termination.settled();
+    ++trainer.micro_batches;
     meter_.trainer_worked(report.tokens, report.seconds);
     step_samples_ += report.samples;
     report_epoch_ends();
@@ -455,6 +458,11 @@ RunSummary RunSupervisor::summary() const {
                       {"steps_skipped", progress_.steps_skipped},
                       {"checkpoint_failures_since_start", checkpoint_failures_},
                       {"stale_messages_since_start", ledger_.stale()}};
+  for (const auto& [number, worker] : trainers_) {
+    if (setup_.placement.trainers.size() < 2) break;
+    summary.counters.emplace_back(fmt::format("micro_batches_of_trainer_{}_since_start", number),
+                                  worker.micro_batches);
+  }
   return summary;
 }
 

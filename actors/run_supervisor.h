@@ -113,6 +113,7 @@ class RunSupervisor {
   struct Worker {
     std::optional<MicroBatchId> id;
     double since = 0;
+    int64_t micro_batches = 0;  // that it has settled
   };
 
   double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }

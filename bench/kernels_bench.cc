@@ -96,6 +96,33 @@ BENCHMARK_CAPTURE(linear, f32_backward_weight, DType::kF32, Direction::kBackward
 BENCHMARK_CAPTURE(linear, bf16_backward_weight, DType::kBf16, Direction::kBackwardWeight)
     ->Apply(shapes);
 
+/// Few rows as a model decodes them: bf16 weights, activations in what the device multiplies.
+void decoding(benchmark::State& state) {
+  Bench bench;
+  const int64_t rows = state.range(0), in = state.range(1), out = state.range(2);
+  const bool native = bench.context().device.info().native_bf16;
+  const DType dtype = native ? DType::kBf16 : DType::kF32;
+  const TensorView x = bench.take(dtype, {rows, in}), y = bench.take(dtype, {rows, out});
+  const TensorView weight = bench.take(DType::kBf16, {out, in});
+  const auto packed =
+      bench.ops().make_packed(bench.context(), out, in, DType::kBf16, MatrixUse::kForward);
+  bench.ops().pack(bench.context(), weight, *packed);
+  const DecodingScope scope(bench.context());
+  for (auto _ : state) {
+    bench.ops().linear(bench.context(), x, *packed, ConstTensorView(), Write::kOverwrite, y);
+  }
+  set_rate(state, "GFLOP/s", 2.0 * static_cast<double>(rows * in * out));
+  set_rate(state, "weight_GB/s", static_cast<double>(weight.bytes()));
+}
+BENCHMARK(decoding)->Apply([](benchmark::internal::Benchmark* b) {
+  b->UseRealTime()->Unit(benchmark::kMicrosecond);
+  for (const int64_t rows : {1, 2, 4, 8}) {
+    for (const auto& [in, out] : {std::pair{576, 3072}, {1536, 576}, {576, 49152}}) {
+      b->Args({rows, in, out});
+    }
+  }
+});
+
 /// oneDNN's own single call by way of the optimizers' product.
 void plain_matmul(benchmark::State& state) {
   Bench bench;

@@ -75,10 +75,10 @@ Result<std::unique_ptr<DflashDrafter>> DflashDrafter::make(Context& context,
   PERCHERON_RETURN_IF_ERROR(drafter->list_.status());
   PERCHERON_RETURN_IF_ERROR(drafter->list_.initialise(context, seed));
   drafter->fc_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{drafter->fc_},
-                                               dtype, Products::kForward);
-  for (const auto& layer : drafter->layers_) layer->build(context, dtype);
-  drafter->head_ = std::make_unique<FrozenHead>(context, target.head, drafter->draft_ids_, dtype,
-                                                Products::kForwardAndBackward);
+                                               compute_dtype, Products::kForward);
+  for (const auto& layer : drafter->layers_) layer->build(context, compute_dtype);
+  drafter->head_ = std::make_unique<FrozenHead>(context, target.head, drafter->draft_ids_,
+                                                compute_dtype, Products::kForwardAndBackward);
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
   return drafter;
 }

@@ -34,7 +34,7 @@ DflashLayer::DflashLayer(Context& context, const DrafterConfig& config, int64_t 
 }
 
 void DflashLayer::build(Context& context, DType dtype) {
-  dtype_ = dtype;
+  dtype_ = activation_dtype(context.device, dtype);
   q_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{q_}, dtype,
                                      Products::kForwardAndBackward);
   kv_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{k_, v_}, dtype,

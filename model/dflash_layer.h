@@ -33,7 +33,8 @@ class DflashLayer {
 
   /// Declares the layer's parameters ("layers.INDEX.*") in checkpoint order.
   DflashLayer(Context& context, const DrafterConfig& config, int64_t index, ParameterList& list);
-  /// Packs the weights; call once after they have values.
+  /// Packs the weights as `dtype`, which activations have too where the device multiplies it; call
+  /// once after they have values.
   void build(Context& context, DType dtype);
   void repack(Context& context);
 

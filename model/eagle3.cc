@@ -82,14 +82,14 @@ Result<std::unique_ptr<Eagle3Drafter>> Eagle3Drafter::make(Context& context,
   if (config.freeze_head) {
     copy_head_rows(context, target.head, drafter->draft_ids_, drafter->head_->value);
   }
-  drafter->layer_->build(context, dtype);
+  drafter->layer_->build(context, compute_dtype);
   drafter->fc_proj_ = std::make_unique<Linear>(
-      context, std::vector<Parameter*>{drafter->fc_}, dtype,
+      context, std::vector<Parameter*>{drafter->fc_}, compute_dtype,
       drafter->fc_norms_.empty() ? Products::kForward : Products::kForwardAndBackward);
   drafter->head_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{drafter->head_},
-                                                 dtype, Products::kForwardAndBackward);
+                                                 compute_dtype, Products::kForwardAndBackward);
   drafter->teacher_head_ = std::make_unique<FrozenHead>(context, target.head, drafter->draft_ids_,
-                                                        dtype, Products::kForward);
+                                                        compute_dtype, Products::kForward);
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
   return drafter;
 }

@@ -32,7 +32,7 @@ Eagle3Layer::Eagle3Layer(Context& context, const DrafterConfig& config, Paramete
 }
 
 void Eagle3Layer::build(Context& context, DType dtype) {
-  dtype_ = dtype;
+  dtype_ = activation_dtype(context.device, dtype);
   q_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{q_}, dtype,
                                      Products::kForwardAndBackward);
   kv_proj_ = std::make_unique<Linear>(context, std::vector<Parameter*>{k_, v_}, dtype,

@@ -54,7 +54,8 @@ class Eagle3Layer {
   /// Declares the layer's parameters ("midlayer.*") in checkpoint order;
   /// status() of `list` may be bad after it.
   Eagle3Layer(Context& context, const DrafterConfig& config, ParameterList& list);
-  /// Packs the weights; call once after they have values.
+  /// Packs the weights as `dtype`, which activations have too where the device multiplies it; call
+  /// once after they have values.
   void build(Context& context, DType dtype);
   void repack(Context& context);
 

@@ -10,7 +10,7 @@ MlpBlock::MlpBlock(Context& context, Parameter* norm, Parameter* gate, Parameter
       gate_up_(context, {gate, up}, dtype, Products::kForwardAndBackward),
       down_(context, {down}, dtype, Products::kForwardAndBackward),
       epsilon_(epsilon),
-      dtype_(dtype) {}
+      dtype_(activation_dtype(context.device, dtype)) {}
 
 void MlpBlock::repack(Context& context) {
   gate_up_.repack(context);

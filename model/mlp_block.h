@@ -17,7 +17,8 @@ class MlpBlock {
     TensorView inner;        // [N, I]
   };
 
-  /// Weights stay owned by the drafter. `dtype`: of activations and products.
+  /// Weights stay owned by the drafter. `dtype`: of packed weights, and of
+  /// activations where the device multiplies it.
   MlpBlock(Context& context, Parameter* norm, Parameter* gate, Parameter* up, Parameter* down,
            float epsilon, DType dtype);
 

@@ -22,8 +22,7 @@ class HfTarget final : public Target {
         options_(std::move(options)),
         weights_(std::move(weights)),
         rope_(context.device, config_.rope, config_.head_dim, config_.max_position_embeddings) {
-    const bool bf16 = options_.compute_dtype == DType::kBf16 && context.device.info().native_bf16;
-    compute_dtype_ = bf16 ? DType::kBf16 : DType::kF32;
+    compute_dtype_ = activation_dtype(context.device, options_.compute_dtype);
   }
 
   Status load_weights(Context& context);
@@ -88,7 +87,7 @@ Status HfTarget::load_weights(Context& context) {
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
     PERCHERON_ASSIGN_OR_RETURN(
         TransformerLayer layer,
-        TransformerLayer::load(context, config_, i, weights_, compute_dtype_));
+        TransformerLayer::load(context, config_, i, weights_, options_.compute_dtype));
     layers_.push_back(std::move(layer));
   }
   if (options_.head) {
@@ -97,7 +96,8 @@ Status HfTarget::load_weights(Context& context) {
     if (!config_.tie_word_embeddings) {
       PERCHERON_ASSIGN_OR_RETURN(head_, load_table(context, name[0]));
     }
-    PERCHERON_ASSIGN_OR_RETURN(packed_head_, load_packed(context, weights_, name, compute_dtype_));
+    PERCHERON_ASSIGN_OR_RETURN(packed_head_,
+                               load_packed(context, weights_, name, options_.compute_dtype));
   }
   return context.stream.wait_idle();
 }

@@ -48,7 +48,8 @@ struct HostWeight {
 };
 
 struct TargetOptions {
-  /// Of products and activations; f32 where the device has no native bf16.
+  /// Of weights, products and activations. Where the device has no native bf16 it is a storage
+  /// type: weights are kept in it, products and activations are f32.
   DType compute_dtype = DType::kBf16;
   /// j = residual stream after decoder layer j, 0 = embedding; in any order.
   std::vector<int64_t> capture;
@@ -69,8 +70,8 @@ class Target {
   /// Content hash of all weights as stored: part of the run's fingerprint.
   virtual const std::string& weights_hash() const = 0;
 
-  /// What products and activations really are: compute_dtype, or f32 where the device has no native
-  /// bf16. A KvCache has this dtype.
+  /// What products and activations really are: the options' compute_dtype, or f32 where the device
+  /// has no native bf16. A KvCache has this dtype.
   virtual DType compute_dtype() const = 0;
   /// Runs the rows; with `cache`, extends the sequences in it. `captured` receives [T, K, H] in its
   /// own dtype (absent: not wanted), K counting the slot of `capture_last`; `last` [T, H] f32

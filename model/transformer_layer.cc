@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/parameter_list.h"
+
 namespace percheron {
 namespace {
 
@@ -89,7 +91,7 @@ Result<TransformerLayer> TransformerLayer::load(Context& context, const ModelCon
   layer.head_dim_ = config.head_dim;
   layer.intermediate_size_ = config.intermediate_size;
   layer.epsilon_ = static_cast<float>(config.rms_norm_eps);
-  layer.compute_dtype_ = compute_dtype;
+  layer.compute_dtype_ = activation_dtype(context.device, compute_dtype);
 
   using Names = std::vector<std::string>;
   const std::string prefix = fmt::format("layers.{}.", index);

@@ -31,7 +31,8 @@ struct LayerRows {
 /// One frozen pre-norm decoder layer (llama, qwen2, qwen3, mistral), its weights packed once.
 class TransformerLayer {
  public:
-  /// Packs layer `index`. `weights` must have passed check().
+  /// Packs layer `index` as compute_dtype, which activations have too if the device multiplies it.
+  /// `weights` must have passed check().
   static Result<TransformerLayer> load(Context& context, const ModelConfig& config, int64_t index,
                                        const WeightFiles& weights, DType compute_dtype);
 

@@ -107,12 +107,60 @@ PERCHERON_INLINE const float* rows_block(const X* x, int64_t stride, int64_t row
   return scratch;
 }
 
+/// tile[Rows, kPanel] = x times a bf16 panel, read once from its begin to its end. Two columns lie
+/// in 32 bits: even and odd ones are summed apart and brought together at the end. Sums run as
+/// those of Block::multiply() do.
+template <int Rows>
+PERCHERON_INLINE void multiply_panel(const float* x, int64_t x_row, const Bf16* panel,
+                                     int64_t depth, int64_t step, float* tile) {
+  constexpr int64_t kBytesAhead = 2048;
+  Vec sum[Rows][2] = {};
+  for (int64_t begin = 0; begin < depth; begin += step) {
+    Vec even[Rows] = {}, odd[Rows] = {};
+    const int64_t end = smaller(begin + step, depth);
+    for (int64_t i = begin; i < end; ++i, panel += kPanel) {
+      __builtin_prefetch(reinterpret_cast<const char*>(panel) + kBytesAhead);
+      const UintVec pairs = load_raw<UintVec>(panel);
+      const Vec low = bits_to_float(pairs << 16), high = bits_to_float(pairs & 0xffff0000u);
+#pragma GCC unroll 8
+      for (int r = 0; r < Rows; ++r) {
+        const Vec factor = splat(x[r * x_row + i]);
+        even[r] += factor * low;
+        odd[r] += factor * high;
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < Rows; ++r) {
+      sum[r][0] = begin == 0 ? even[r] : sum[r][0] + even[r];
+      sum[r][1] = begin == 0 ? odd[r] : sum[r][1] + odd[r];
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < Rows; ++r) interleave(sum[r][0], sum[r][1], tile + r * kTileStride);
+}
+
+/// As product_tile() for few f32 rows and bf16 panels, which are bound by reading the weight.
+PERCHERON_INLINE void few_rows_tile(const Product& a, int64_t row, int64_t rows, int64_t first,
+                                    int64_t panels, float* tile) {
+  const int64_t depth = a.x.columns, step = depth_block(depth), stride = a.x.row_stride;
+  const float* x = row_of<float>(a.x, row);
+  for (int64_t p = 0; p < panels; ++p) {
+    const Bf16* panel = static_cast<const Bf16*>(a.panels) + (first + p) * depth * kPanel;
+    for_small_strips(rows, [&](int64_t r, auto count) {
+      multiply_panel<count.value>(x + r * stride, stride, panel, depth, step,
+                                  tile + r * kTileStride + p * kPanel);
+    });
+  }
+}
+
 template <class B>
 void product_tile(const Product& a, int64_t row, int64_t rows, int64_t first, int64_t panels,
                   Scratch& scratch) {
   const int64_t depth_all = a.x.columns, step = depth_block(depth_all);
   const int64_t panel_size = depth_all * kPanel;
-  for (int64_t begin = 0; begin < depth_all; begin += step) {
+  const bool few = rows <= kFewRows && std::is_same_v<B, Bf16> && a.x.dtype == DType::kF32;
+  if (few) few_rows_tile(a, row, rows, first, panels, scratch.tile);
+  for (int64_t begin = 0; begin < depth_all && !few; begin += step) {
     const int64_t depth = smaller(step, depth_all - begin);
     const Write write = begin == 0 ? Write::kOverwrite : Write::kAdd;
     const float* x = nullptr;

@@ -1,6 +1,7 @@
 #include "kernels/cpu/isa.h"
 
 #include <cstdlib>
+#include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 
 namespace percheron::cpu {
@@ -28,6 +29,17 @@ struct Candidate {
   const KernelTable& (*kernels)();
 };
 
+#ifdef PERCHERON_X86
+/// Whether products of bf16 are faster than those of f32. Intel's cores multiply bf16 at half the
+/// rate of f32 unless they do it in AMX tiles; AMD's at twice the rate (docs/decisions/0006).
+bool multiplies_bf16_fast() {
+  const dnnl::cpu_isa usable = dnnl::get_effective_cpu_isa();
+  return usable == dnnl::cpu_isa::avx512_core_amx || __builtin_cpu_is("amd");
+}
+#else
+bool multiplies_bf16_fast() { return false; }
+#endif
+
 }  // namespace
 
 Result<Isa> select_isa() {
@@ -52,8 +64,10 @@ Result<Isa> select_isa() {
   std::string supported;
   for (const Candidate& candidate : candidates) {
     if (!candidate.supported) continue;
-    if (wanted == nullptr || *wanted == '\0' || candidate.name == wanted) {
-      return Isa{candidate.name, &candidate.kernels(), candidate.name == "avx512bf16"};
+    const bool best = wanted == nullptr || *wanted == '\0';
+    if (best || candidate.name == wanted) {
+      const bool bf16 = candidate.name == "avx512bf16" && (!best || multiplies_bf16_fast());
+      return Isa{candidate.name, &candidate.kernels(), bf16};
     }
     supported += ' ';
     supported += candidate.name;

@@ -40,6 +40,23 @@ PERCHERON_INLINE void for_strips(int64_t rows, F&& f) {
   if (row < rows) f(row, Count<1>{});
 }
 
+/// As for_strips(), for few rows: strips of any height up to 8.
+template <class F>
+PERCHERON_INLINE void for_small_strips(int64_t rows, F&& f) {
+  for (int64_t row = 0; row < rows; row += 8) {
+    switch (rows - row) {
+      case 1: f(row, Count<1>{}); break;
+      case 2: f(row, Count<2>{}); break;
+      case 3: f(row, Count<3>{}); break;
+      case 4: f(row, Count<4>{}); break;
+      case 5: f(row, Count<5>{}); break;
+      case 6: f(row, Count<6>{}); break;
+      case 7: f(row, Count<7>{}); break;
+      default: f(row, Count<8>{});
+    }
+  }
+}
+
 /// A strip of `Rows` rows and `Panels` panels.
 template <int Rows, int Panels = 1>
 struct Block {

@@ -167,6 +167,18 @@ PERCHERON_INLINE Vec rounded_to(Vec v, const Bf16*) { return widen(narrow(v)); }
 
 using LaneSequence = std::make_integer_sequence<int, kLanes>;
 
+template <int... I>
+PERCHERON_INLINE void interleave(Vec even, Vec odd, float* out, std::integer_sequence<int, I...>) {
+  const Vec low = __builtin_shuffle(even, odd, IntVec{(I / 2 + I % 2 * kLanes)...});
+  const Vec high = __builtin_shuffle(even, odd, IntVec{((I + kLanes) / 2 + I % 2 * kLanes)...});
+  __builtin_memcpy(out, &low, sizeof low);
+  __builtin_memcpy(out + kLanes, &high, sizeof high);
+}
+/// out[2 i] = even[i], out[2 i + 1] = odd[i].
+PERCHERON_INLINE void interleave(Vec even, Vec odd, float* out) {
+  interleave(even, odd, out, LaneSequence{});
+}
+
 /// Exchanges lane i with lane i ^ Step.
 template <int Step, int... I>
 PERCHERON_INLINE Vec exchange(Vec v, std::integer_sequence<int, I...>) {

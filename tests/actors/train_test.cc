@@ -1,5 +1,6 @@
 #include "actors/train.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -71,6 +72,12 @@ TEST(Train, FiveTargetsAndThreeTrainersFinishSeventeenSamples) {
   ASSERT_TRUE(summary.ok()) << summary.status().message();
   EXPECT_EQ(summary->steps, summary->steps_total);
   EXPECT_EQ(summary->epochs, 2);
+  int64_t trained = 0;
+  for (const int trainer : {0, 1, 2}) {
+    trained += std::max<int64_t>(
+        0, counter(*summary, fmt::format("micro_batches_of_trainer_{}_since_start", trainer)));
+  }
+  EXPECT_GE(trained, summary->steps);
 }
 
 TEST(Train, DflashTrainsThroughTheSameActors) {
