@@ -65,9 +65,10 @@ std::string rope_text(const RopeConfig& rope) {
   return fmt::format(
       "type {} theta {} factor {} low {} high {} beta_fast {} beta_slow {} attention_factor {} "
       "mscale {} mscale_all_dim {} truncate {} original_positions {}",
-      rope_type_name(rope.type), rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor,
-      rope.beta_fast, rope.beta_slow, text(rope.attention_factor), text(rope.mscale),
-      text(rope.mscale_all_dim), text(rope.truncate), rope.original_max_position_embeddings);
+      rope_type_name(rope.type), rope.theta, rope.factor, rope.low_freq_factor,
+      rope.high_freq_factor, rope.beta_fast, rope.beta_slow, text(rope.attention_factor),
+      text(rope.mscale), text(rope.mscale_all_dim), text(rope.truncate),
+      rope.original_max_position_embeddings);
 }
 
 // Everything of a transformer's configuration on which its states depend, but rope, which has a
@@ -106,6 +107,14 @@ void add_drafter(const RunSetup& setup, Fingerprint& fingerprint) {
     fingerprint.set("drafter.window_rule",
                     drafter.window_rule == WindowRule::kPerSlot ? "per_slot" : "per_anchor");
   }
+}
+
+// Nothing for the packed order: checkpoints older than the others go on.
+void add_order(const PlanOptions& data, Fingerprint& fingerprint) {
+  if (data.order == EpochOrder::kPacked) return;
+  fingerprint.set("data.order", std::string(epoch_order_name(data.order)));
+  fingerprint.set("data.batch_samples_max", text(data.batch_samples_max));
+  if (data.order == EpochOrder::kBucketed) fingerprint.set("data.buckets", text(data.buckets));
 }
 
 // Only what the drafter's kind reads.
@@ -154,6 +163,7 @@ Fingerprint resume_fingerprint(const RunSetup& setup, const std::string& target_
   fingerprint.set("data.token_budget", text(data.token_budget));
   fingerprint.set("data.too_long", kTooLong[static_cast<int>(data.too_long)]);
   fingerprint.set("data.seed", std::to_string(data.seed));
+  add_order(data, fingerprint);
   fingerprint.set("train.micro_batches_per_step", text(setup.steps.micro_batches_per_step()));
   fingerprint.set("features.dtype", text(setup.features.dtype));
   add_drafter(setup, fingerprint);

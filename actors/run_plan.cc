@@ -195,9 +195,11 @@ Result<RunPlan> plan_run(const RunSetup& setup, FileSystem& files) {
   }
   plan.samples = static_cast<int64_t>(setup.data.selection.samples.size());
   plan.tokens = setup.data.selection.tokens;
-  plan.fill = EpochPlan::make(setup.data.selection, setup.data.options, 0).fill();
+  const EpochPlan first = EpochPlan::make(setup.data.selection, setup.data.options, 0);
+  plan.fill = first.fill();
+  plan.efficiency = first.efficiency();
   plan.feature_bytes_per_token = setup.features.bytes(1, 0) - setup.features.bytes(0, 0);
-  plan.feature_bytes_per_epoch = setup.features.bytes(plan.tokens, plan.samples);
+  plan.feature_bytes_per_epoch = setup.features.bytes(first.total_tokens(), plan.samples);
   if (setup.data.held_out) {
     plan.held_out_bytes =
         setup.features.bytes(setup.data.held_out_selection.tokens,
@@ -259,6 +261,10 @@ std::string RunPlan::text() const {
   text += fmt::format("data        {} samples, {} tokens an epoch, budget {} ({:.1f} % filled)\n",
                       count(samples), count(tokens), count(setup->data.options.token_budget),
                       100 * fill);
+  if (is_padded(setup->data.options.order)) {
+    text += fmt::format("order       {}; {:.1f} % of the tokens are padding\n",
+                        epoch_order_name(setup->data.options.order), 100 * (1 - efficiency));
+  }
   text += fmt::format("run         {} steps of {} micro-batches, {} epochs, {} micro-batches\n",
                       count(steps), setup->steps.micro_batches_per_step(), epochs,
                       count(micro_batches));

@@ -30,6 +30,7 @@ struct RunPlan {
   int64_t steps = 0, epochs = 0, micro_batches = 0;  // of the whole run
   int64_t samples = 0, tokens = 0;                   // of one epoch
   double fill = 0;                                   // of the token budget, in the first epoch
+  double efficiency = 1;  // tokens of samples over tokens with their padding
   uint64_t feature_bytes_per_token = 0;
   uint64_t feature_bytes_per_epoch = 0;
   uint64_t held_out_bytes = 0;  // kept in host memory for the whole run

@@ -46,6 +46,25 @@ double default_gamma(int64_t block_size) {
   return static_cast<double>(block_size) / 2;
 }
 
+EpochOrder epoch_order(proto::Data::Order order) {
+  switch (order) {
+    case proto::Data::PACKED: return EpochOrder::kPacked;
+    case proto::Data::SORTED: return EpochOrder::kSorted;
+    case proto::Data::SHUFFLED: return EpochOrder::kShuffled;
+    case proto::Data::BUCKETED: return EpochOrder::kBucketed;
+  }
+  return EpochOrder::kPacked;
+}
+
+TooLong too_long(proto::Data::TooLong rule) {
+  switch (rule) {
+    case proto::Data::REFUSE: return TooLong::kRefuse;
+    case proto::Data::TRUNCATE: return TooLong::kTruncate;
+    case proto::Data::SKIP: return TooLong::kSkip;
+  }
+  return TooLong::kRefuse;
+}
+
 Status check_range(const char* key, double value, double low, double high) {
   if (value >= low && value <= high) return ok_status();
   return invalid_argument(fmt::format("{} is {}: it must be from {} to {}", key, value, low, high));
@@ -104,6 +123,47 @@ DrafterChoice drafter_choice(const proto::Drafter& drafter) {
   choice.sliding_window = drafter.sliding_window();
   choice.sliding_layers.assign(drafter.sliding_layers().begin(), drafter.sliding_layers().end());
   return choice;
+}
+
+Result<PlanOptions> resolve_plan_options(const proto::Run& run) {
+  const proto::Data& given = run.data();
+  PlanOptions options;
+  options.seed = given.seed();
+  options.order = epoch_order(given.order());
+  options.token_budget = given.token_budget();
+  options.too_long = too_long(given.too_long());
+  options.buckets = given.buckets();
+  options.batch_samples_max = given.batch_samples_max();
+  const std::string order(epoch_order_name(options.order));
+  if (given.has_buckets() && options.order != EpochOrder::kBucketed) {
+    return invalid_argument(
+        fmt::format("data.buckets is {}, but data.order is {}, which has none: set data.order to "
+                    "bucketed or leave data.buckets out",
+                    options.buckets, order));
+  }
+  if (given.has_batch_samples_max() && !is_padded(options.order)) {
+    return invalid_argument(fmt::format(
+        "data.batch_samples_max is {}, but data.order is {}, which packs by data.token_budget "
+        "alone: take an order that pads or leave data.batch_samples_max out",
+        options.batch_samples_max, order));
+  }
+  PERCHERON_RETURN_IF_ERROR(check_range("data.buckets", static_cast<double>(options.buckets), 1,
+                                        static_cast<double>(kBucketsMax)));
+  PERCHERON_RETURN_IF_ERROR(check_range("data.batch_samples_max",
+                                        static_cast<double>(options.batch_samples_max), 1,
+                                        static_cast<double>(kBatchSamplesMax)));
+  const uint64_t cache =
+      run.features().cache_memory_bytes_max() + run.features().cache_disk_bytes_max();
+  const bool pads_anew =
+      options.order == EpochOrder::kShuffled || options.order == EpochOrder::kBucketed;
+  if (pads_anew && cache > 0) {
+    return invalid_argument(fmt::format(
+        "features.cache_* keeps features for later epochs, but data.order {} pads a sample to "
+        "another length in each, so that they would not be found: set features.cache_* to 0 or "
+        "data.order to packed or sorted",
+        order));
+  }
+  return options;
 }
 
 Result<LossConfig> resolve_loss(const proto::Run& run, const DrafterConfig& drafter) {

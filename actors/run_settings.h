@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "data/epoch_plan.h"
 #include "model/drafter.h"
 #include "model/drafter_config.h"
 #include "model/optimizer.h"
@@ -19,6 +20,9 @@ Status check_drafter_numbers(const proto::Drafter& drafter);
 DrafterKind drafter_kind(const proto::Run& run);
 /// All but the mask token.
 DrafterChoice drafter_choice(const proto::Drafter& drafter);
+/// Without bucket_bounds. kInvalidArgument too for a key that data.order does not read, and for
+/// features.cache_* where each epoch pads samples otherwise.
+Result<PlanOptions> resolve_plan_options(const proto::Run& run);
 Result<LossConfig> resolve_loss(const proto::Run& run, const DrafterConfig& drafter);
 Result<OptimizerConfig> resolve_optimizer(const proto::Run& run);
 Result<Schedule> resolve_schedule(const proto::Schedule& schedule, int64_t steps);

@@ -166,6 +166,7 @@ Status resolve_held_out(const proto::Run& run, FileSystem& files, RunData& data)
   PERCHERON_RETURN_IF_ERROR(check_same_origin(data.train->passport(), data.held_out->passport()));
   data.held_out_options = data.options;
   data.held_out_options.too_long = TooLong::kTruncate;
+  data.held_out_options.order = EpochOrder::kPacked;  // Orders are compared on equal terms.
   Result<SampleSelection> selection = select_samples(*data.held_out, data.held_out_options);
   if (!selection.ok()) return selection.status().with_context("data.held_out");
   data.held_out_selection = std::move(selection).value();
@@ -193,14 +194,9 @@ Result<RunData> resolve_data(const proto::Run& run, FileSystem& files, const Mod
       data.tokenizer_note,
       check_tokenizer(files, run.target().path(), data.train->passport().tokenizer_hash,
                       fmt::format("data.train ({})", run.data().train(0))));
-  data.options.seed = run.data().seed();
-  data.options.token_budget = run.data().token_budget();
-  switch (run.data().too_long()) {
-    case proto::Data::REFUSE: data.options.too_long = TooLong::kRefuse; break;
-    case proto::Data::TRUNCATE: data.options.too_long = TooLong::kTruncate; break;
-    case proto::Data::SKIP: data.options.too_long = TooLong::kSkip; break;
-  }
+  PERCHERON_ASSIGN_OR_RETURN(data.options, resolve_plan_options(run));
   PERCHERON_ASSIGN_OR_RETURN(data.selection, select_samples(*data.train, data.options));
+  PERCHERON_RETURN_IF_ERROR(resolve_buckets(data.selection, data.options));
   if (!run.data().held_out().empty()) {
     PERCHERON_RETURN_IF_ERROR(resolve_held_out(run, files, data));
   }

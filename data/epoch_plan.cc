@@ -1,14 +1,16 @@
 #include "data/epoch_plan.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <limits>
-#include <optional>
+#include <numeric>
+#include <utility>
 
 #include "base/hash.h"
 #include "base/random.h"
 #include "base/units.h"
+#include "data/packer.h"
+#include "data/padded_batches.h"
 #include "data/token_shard.h"
 
 namespace percheron {
@@ -66,93 +68,8 @@ Result<SampleSelection> select(int64_t count, const PlanOptions& options, Length
   return selection;
 }
 
-struct Draw {
-  uint32_t sample;
-  int32_t length;
-};
-
-// Micro-batches that still have room, in the order in which they were opened. What they hold are
-// draws: positions in the epoch's random order, chained so that no micro-batch needs memory of its
-// own.
-class OpenBins {
- public:
-  OpenBins(int64_t token_budget, size_t draws)
-      : token_budget_(static_cast<int32_t>(token_budget)), next_(draws) {
-    rooms_.fill(kNoRoom);
-  }
-
-  struct Bin {
-    int32_t room = 0;
-    uint32_t first = 0;
-    uint32_t last = 0;
-  };
-
-  // Puts the draw into the first bin with room. Returns the bin that this fills or displaces.
-  std::optional<Bin> add(uint32_t draw, int32_t length) {
-    const size_t b = first_fit(length);
-    if (b < open_) {
-      next_[bins_[b].last] = draw;
-      bins_[b].last = draw;
-      rooms_[b] -= length;
-      if (rooms_[b] > 0) return std::nullopt;
-      return take(b);
-    }
-    const Bin fresh = {token_budget_ - length, draw, draw};
-    if (fresh.room == 0) return fresh;
-    std::optional<Bin> displaced;
-    if (open_ == rooms_.size()) {
-      // The fullest has least hope of another sample; the oldest of equals.
-      displaced = take(std::min_element(rooms_.begin(), rooms_.end()) - rooms_.begin());
-    }
-    rooms_[open_] = fresh.room;
-    bins_[open_++] = fresh;
-    return displaced;
-  }
-
-  // The oldest bin, if one is open.
-  std::optional<Bin> take_oldest() { return open_ == 0 ? std::nullopt : std::optional(take(0)); }
-  // The draw after `draw` in its bin; only for others than its last.
-  uint32_t next(uint32_t draw) const { return next_[draw]; }
-
- private:
-  static constexpr int32_t kNoRoom = -1;
-  static constexpr size_t kBlock = 16;
-  static_assert(kOpenBinsMax % kBlock == 0);
-
-  // The first bin with room for `length`, or open_. Blocks without any are skipped at once: this is
-  // where the time goes.
-  size_t first_fit(int32_t length) const {
-    for (size_t block = 0; block < open_; block += kBlock) {
-      int32_t room_max = kNoRoom;
-      for (size_t b = block; b < block + kBlock; ++b) room_max = std::max(room_max, rooms_[b]);
-      if (room_max < length) continue;
-      size_t b = block;
-      while (rooms_[b] < length) ++b;
-      return b;
-    }
-    return open_;
-  }
-
-  Bin take(size_t b) {
-    Bin bin = bins_[b];
-    bin.room = rooms_[b];
-    // The order stays: the oldest and fullest are tried first, which packs more densely.
-    std::copy(rooms_.begin() + b + 1, rooms_.begin() + open_, rooms_.begin() + b);
-    std::copy(bins_.begin() + b + 1, bins_.begin() + open_, bins_.begin() + b);
-    rooms_[--open_] = kNoRoom;
-    return bin;
-  }
-
-  const int32_t token_budget_;
-  size_t open_ = 0;
-  std::array<int32_t, kOpenBinsMax> rooms_;  // Apart from bins_: the search reads nothing else.
-  std::array<Bin, kOpenBinsMax> bins_{};
-  std::vector<uint32_t> next_;
-};
-
-template <class T>
-uint32_t add_crc(const std::vector<T>& values, uint32_t crc) {
-  return crc32c(std::as_bytes(std::span(values)), crc);
+BatchLimits batch_limits(const PlanOptions& options) {
+  return {options.token_budget, options.batch_samples_max};
 }
 
 }  // namespace
@@ -168,7 +85,7 @@ Result<SampleSelection> select_samples(const TokenDataset& dataset, const PlanOp
       [&](int64_t i) { return dataset.describe(i); });
 }
 
-Result<SampleSelection> select_samples(std::span<const int64_t> lengths,
+Result<SampleSelection> select_samples(std::span<const int32_t> lengths,
                                        const PlanOptions& options) {
   return select(
       static_cast<int64_t>(lengths.size()), options,
@@ -177,35 +94,89 @@ Result<SampleSelection> select_samples(std::span<const int64_t> lengths,
       [](int64_t i) { return "sample " + std::to_string(i); });
 }
 
+Status resolve_buckets(const SampleSelection& selection, PlanOptions& options) {
+  if (options.order != EpochOrder::kBucketed) return ok_status();
+  if (options.buckets < 1 || options.buckets > kBucketsMax)
+    return invalid_argument("data.buckets is " + std::to_string(options.buckets) +
+                            ", expected 1 to " + std::to_string(kBucketsMax));
+  PERCHERON_ASSIGN_OR_RETURN(const LengthHistogram lengths,
+                             LengthHistogram::make(selection.lengths));
+  const BatchLimits limits = batch_limits(options);
+  PERCHERON_RETURN_IF_ERROR(check_limits(lengths, limits));
+  options.bucket_bounds =
+      optimal_bounds(lengths, PaddingModel::kExpectedMaximum, limits, options.buckets);
+  return ok_status();
+}
+
+std::string_view epoch_order_name(EpochOrder order) {
+  switch (order) {
+    case EpochOrder::kPacked: return "packed";
+    case EpochOrder::kSorted: return "sorted";
+    case EpochOrder::kShuffled: return "shuffled";
+    case EpochOrder::kBucketed: return "bucketed";
+  }
+  return "";
+}
+
 EpochPlan EpochPlan::make(const SampleSelection& selection, const PlanOptions& options,
                           int64_t epoch) {
   PERCHERON_CHECK(selection.samples.size() == selection.lengths.size(),
                   "a selection has one length per sample");
   // Samples and lengths are shuffled together: looked up later, each would be a cache miss.
-  std::vector<Draw> order(selection.samples.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = {selection.samples[i], selection.lengths[i]};
-  Random random = Random::keyed(options.seed, "epoch order", static_cast<uint64_t>(epoch));
-  shuffle(std::span(order), random);
-
+  std::vector<Draw> draws(selection.samples.size());
+  for (size_t i = 0; i < draws.size(); ++i) draws[i] = {selection.samples[i], selection.lengths[i]};
   EpochPlan plan;
   plan.epoch_ = epoch;
   plan.token_budget_ = options.token_budget;
-  plan.order_.reserve(order.size());
-  OpenBins bins(options.token_budget, order.size());
+  plan.padded_ = is_padded(options.order);
+  plan.sample_tokens_ = selection.tokens;
+  Random random = Random::keyed(options.seed, "epoch order", static_cast<uint64_t>(epoch));
+  const BatchLimits limits = batch_limits(options);
+  switch (options.order) {
+    case EpochOrder::kPacked:
+      shuffle(std::span(draws), random);
+      plan.take_packed(draws, options.token_budget);
+      break;
+    case EpochOrder::kSorted: plan.take_padded(sorted_batches(std::move(draws), limits)); break;
+    case EpochOrder::kShuffled:
+      plan.take_padded(shuffled_batches(std::move(draws), limits, random));
+      break;
+    case EpochOrder::kBucketed:
+      PERCHERON_CHECK(!options.bucket_bounds.empty(), "resolve_buckets() comes before make()");
+      plan.take_padded(bucketed_batches(draws, limits, options.bucket_bounds, random));
+      break;
+  }
+  return plan;
+}
+
+void EpochPlan::take_packed(std::span<const Draw> draws, int64_t token_budget) {
+  order_.reserve(draws.size());
+  OpenBins bins(token_budget, draws.size());
   const auto close = [&](const OpenBins::Bin& bin) {
     for (uint32_t draw = bin.first;; draw = bins.next(draw)) {
-      plan.order_.push_back(order[draw].sample);
+      order_.push_back(draws[draw].sample);
       if (draw == bin.last) break;
     }
-    plan.offsets_.push_back(static_cast<int64_t>(plan.order_.size()));
-    plan.tokens_.push_back(static_cast<int32_t>(options.token_budget - bin.room));
+    offsets_.push_back(static_cast<int64_t>(order_.size()));
+    tokens_.push_back(static_cast<int32_t>(token_budget - bin.room));
   };
-  for (size_t draw = 0; draw < order.size(); ++draw) {
-    const auto full = bins.add(static_cast<uint32_t>(draw), order[draw].length);
+  for (size_t draw = 0; draw < draws.size(); ++draw) {
+    const auto full = bins.add(static_cast<uint32_t>(draw), draws[draw].length);
     if (full) close(*full);
   }
   while (const auto rest = bins.take_oldest()) close(*rest);
-  return plan;
+}
+
+void EpochPlan::take_padded(const PaddedBatches& batches) {
+  offsets_ = batches.offsets;
+  order_.resize(batches.draws.size());
+  std::transform(batches.draws.begin(), batches.draws.end(), order_.begin(),
+                 [](const Draw& draw) { return draw.sample; });
+  tokens_.resize(batches.longest.size());
+  for (size_t b = 0; b < tokens_.size(); ++b) {
+    tokens_[b] =
+        static_cast<int32_t>((offsets_[b + 1] - offsets_[b]) * int64_t{batches.longest[b]});
+  }
 }
 
 std::span<const uint32_t> EpochPlan::samples(int64_t index) const {
@@ -215,10 +186,19 @@ std::span<const uint32_t> EpochPlan::samples(int64_t index) const {
   return std::span(order_).subspan(begin, end - begin);
 }
 
+int64_t EpochPlan::total_tokens() const {
+  return std::accumulate(tokens_.begin(), tokens_.end(), int64_t{0});
+}
+
 double EpochPlan::fill() const {
-  double tokens = 0;
-  for (const int32_t count : tokens_) tokens += count;
-  return micro_batches() == 0 ? 0 : tokens / static_cast<double>(token_budget_ * micro_batches());
+  if (micro_batches() == 0) return 0;
+  return static_cast<double>(total_tokens()) /
+         (static_cast<double>(token_budget_) * static_cast<double>(micro_batches()));
+}
+
+double EpochPlan::efficiency() const {
+  if (micro_batches() == 0) return 1;
+  return static_cast<double>(sample_tokens_) / static_cast<double>(total_tokens());
 }
 
 std::string EpochPlan::hash() const {
@@ -231,49 +211,30 @@ std::string EpochPlan::hash() const {
 }
 
 MicroBatch make_micro_batch(const TokenDataset& dataset, const EpochPlan& plan, int64_t index) {
+  const auto size = static_cast<size_t>(plan.tokens(index));
+  const std::span<const uint32_t> samples = plan.samples(index);
+  // Only a sample that was cut is longer than the whole micro-batch, and then it is alone in it.
+  const size_t longest = plan.padded() ? size / samples.size() : size;
   MicroBatch batch;
   batch.id = {plan.epoch(), index};
-  batch.token_ids.reserve(static_cast<size_t>(plan.tokens(index)));
-  batch.loss_mask.reserve(static_cast<size_t>(plan.tokens(index)));
+  batch.token_ids.reserve(size);
+  batch.loss_mask.reserve(size);
   batch.offsets = {0};
-  for (const uint32_t sample : plan.samples(index)) {
+  for (const uint32_t sample : samples) {
     const auto tokens = dataset.tokens(sample);
     const auto mask = dataset.mask(sample);
-    // Only a sample that was cut is longer than the whole micro-batch.
-    const size_t used = std::min(tokens.size(), static_cast<size_t>(plan.tokens(index)));
+    const size_t used = std::min(tokens.size(), longest);
     batch.token_ids.insert(batch.token_ids.end(), tokens.begin(), tokens.begin() + used);
     batch.loss_mask.insert(batch.loss_mask.end(), mask.begin(), mask.begin() + used);
+    if (plan.padded()) {
+      batch.token_ids.insert(batch.token_ids.end(), longest - used, tokens[used - 1]);
+      batch.loss_mask.insert(batch.loss_mask.end(), longest - used, uint8_t{0});
+    }
     batch.offsets.push_back(static_cast<int32_t>(batch.tokens()));
     batch.sample_ids.push_back(sample);
   }
   PERCHERON_CHECK(batch.tokens() == plan.tokens(index), "the plan was made for another data set");
   return batch;
-}
-
-MicroBatch select_documents(const MicroBatch& batch, std::span<const int32_t> documents) {
-  MicroBatch part;
-  part.id = batch.id;
-  part.offsets = {0};
-  for (const int32_t d : documents) {
-    PERCHERON_CHECK(0 <= d && d < batch.documents(), "document outside the micro-batch");
-    const int32_t begin = batch.offsets[d], end = batch.offsets[d + 1];
-    part.token_ids.insert(part.token_ids.end(), batch.token_ids.begin() + begin,
-                          batch.token_ids.begin() + end);
-    part.loss_mask.insert(part.loss_mask.end(), batch.loss_mask.begin() + begin,
-                          batch.loss_mask.begin() + end);
-    part.offsets.push_back(static_cast<int32_t>(part.tokens()));
-    part.sample_ids.push_back(batch.sample_ids[d]);
-  }
-  return part;
-}
-
-uint32_t micro_batch_crc32c(const MicroBatch& batch) {
-  const int64_t id[] = {batch.id.epoch, batch.id.index, batch.tokens(), batch.documents()};
-  uint32_t crc = crc32c(std::as_bytes(std::span(id)));
-  crc = add_crc(batch.token_ids, crc);
-  crc = add_crc(batch.loss_mask, crc);
-  crc = add_crc(batch.offsets, crc);
-  return add_crc(batch.sample_ids, crc);
 }
 
 }  // namespace percheron

@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace percheron {
@@ -14,7 +15,8 @@ struct MicroBatchId {
   auto operator<=>(const MicroBatchId&) const = default;
 };
 
-/// The unit of work: samples packed into one row of T tokens without padding, block-diagonal.
+/// The unit of work: samples packed into one row of T tokens, block-diagonal. A plan that pads has
+/// lengthened them before.
 struct MicroBatch {
   MicroBatchId id;
   std::vector<uint32_t> token_ids;   // [T]
@@ -25,5 +27,12 @@ struct MicroBatch {
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t documents() const { return static_cast<int64_t>(sample_ids.size()); }
 };
+
+/// The documents `documents` (ascending) of `batch` as a micro-batch of the same id.
+MicroBatch select_documents(const MicroBatch& batch, std::span<const int32_t> documents);
+
+/// CRC-32C of ids, tokens, mask and offsets: two nodes compare it before they work on the same
+/// rows.
+uint32_t micro_batch_crc32c(const MicroBatch& batch);
 
 }  // namespace percheron

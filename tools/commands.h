@@ -10,6 +10,8 @@ namespace percheron {
 /// What a subcommand leaves behind when its arguments have been read: the work to do.
 using Command = std::function<Status()>;
 
+void add_buckets_command(CLI::App& app, Command& chosen);
+void add_plan_command(CLI::App& app, Command& chosen);
 void add_train_command(CLI::App& app, Command& chosen);
 void add_generate_command(CLI::App& app, Command& chosen);
 void add_evaluate_command(CLI::App& app, Command& chosen);

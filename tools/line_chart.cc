@@ -9,8 +9,9 @@
 namespace percheron {
 namespace {
 
-constexpr double kWidth = 640, kHeight = 300, kLeft = 58, kRight = 14, kTop = 14, kBottom = 40;
-constexpr int kColours = 8;
+constexpr double kWidth = kLineChartWidth, kHeight = kLineChartHeight;
+constexpr double kLeft = 58, kRight = 14, kTop = 14, kBottom = 40;
+constexpr int kColours = kLineChartColours;
 
 struct Range {
   double low = std::numeric_limits<double>::infinity(),
@@ -124,7 +125,7 @@ std::string escape_html(const std::string& text) {
   return out;
 }
 
-std::string line_chart_svg(const LineChart& chart) {
+std::string line_chart_body(const LineChart& chart) {
   Range x, y;
   for (const Series& series : chart.series) {
     for (const auto& [px, py] : series.points) {
@@ -133,14 +134,11 @@ std::string line_chart_svg(const LineChart& chart) {
       y.include(py);
     }
   }
-  std::string out = fmt::format("<figure><figcaption>{}</figcaption>", escape_html(chart.title));
-  if (x.empty()) return out + "<p class='empty'>no data</p></figure>";
+  if (x.empty()) return {};
   for (const Mark& mark : chart.marks) y.include(mark.value);
   if (chart.from_zero) y.include(0);
   const Axes axes(x, y);
-  out += fmt::format("<svg viewBox='0 0 {} {}' role='img' aria-label='{}'>", kWidth, kHeight,
-                     escape_html(chart.title));
-  out += axes.grid();
+  std::string out = axes.grid();
   for (const Mark& mark : chart.marks) {
     out += fmt::format("<line class='mark' x1='{}' x2='{}' y1='{:.1f}' y2='{:.1f}'/>", kLeft,
                        kWidth - kRight, axes.py(mark.value), axes.py(mark.value));
@@ -151,9 +149,18 @@ std::string line_chart_svg(const LineChart& chart) {
                      (kLeft + kWidth - kRight) / 2, kHeight - 6, escape_html(chart.x_label));
   out += fmt::format(
       "<text class='label' transform='rotate(-90)' x='{:.0f}' y='14' "
-      "text-anchor='middle'>{}</text></svg>",
+      "text-anchor='middle'>{}</text>",
       -(kHeight - kBottom + kTop) / 2, escape_html(chart.y_label));
-  return out + legend(chart) + "</figure>";
+  return out;
+}
+
+std::string line_chart_svg(const LineChart& chart) {
+  std::string out = fmt::format("<figure><figcaption>{}</figcaption>", escape_html(chart.title));
+  const std::string body = line_chart_body(chart);
+  if (body.empty()) return out + "<p class='empty'>no data</p></figure>";
+  out += fmt::format("<svg viewBox='0 0 {} {}' role='img' aria-label='{}'>", kLineChartWidth,
+                     kLineChartHeight, escape_html(chart.title));
+  return out + body + "</svg>" + legend(chart) + "</figure>";
 }
 
 }  // namespace percheron

@@ -50,6 +50,8 @@ int run(int argc, char** argv) {
   add_inspect_command(app, chosen);
   add_prepare_command(app, chosen);
   add_doctor_command(app, chosen);
+  add_buckets_command(app, chosen);
+  add_plan_command(app, chosen);
   if (argc < 2) {
     Printer(stderr).write(app.help());
     return kMisused;

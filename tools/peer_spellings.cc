@@ -11,7 +11,7 @@ constexpr std::string_view kCapture =
     "speculators' and vLLM's "
     "numbers as they are, SpecForge's, SGLang's and z-lab's plus 1";
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 53> kSpellings{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 56> kSpellings{{
     {"target_model_path", "target.path"},
     {"target_model_name_or_path", "target.path"},
     {"verifier_name_or_path", "target.path"},
@@ -25,6 +25,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 53> kSpellin
     {"max_seq_length", "data.token_budget"},
     {"total_seq_len", "data.token_budget"},
     {"batch_size", "data.token_budget (tokens of a micro-batch) and train.micro_batches_per_step"},
+    {"group_by_length", "data.order (bucketed)"},
+    {"packing", "data.order (packed, the default)"},
+    {"shuffle", "data.order (all but sorted shuffle)"},
     {"micro_batch_size", "data.token_budget (tokens of a micro-batch)"},
     {"accumulation_steps", "train.micro_batches_per_step"},
     {"draft_accumulation_steps", "train.micro_batches_per_step"},

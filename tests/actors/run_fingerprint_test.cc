@@ -40,6 +40,7 @@ TEST(RunFingerprint, ResumingRefusesEveryChangeOfDrafterLossAndMoments) {
        true},
       {"loss.step_decay", [](auto& run) { run.mutable_loss()->set_step_decay(0.7); }},
       {"loss.gamma", [](auto& run) { run.mutable_loss()->set_gamma(3); }, true},
+      {"data.order", [](auto& run) { run.mutable_data()->set_order(proto::Data::SORTED); }},
       {"optimizer.beta1", [](auto& run) { run.mutable_optimizer()->set_beta1(0.8); }},
       {"optimizer.epsilon", [](auto& run) { run.mutable_optimizer()->set_epsilon(1e-7); }},
   };
@@ -57,6 +58,18 @@ TEST(RunFingerprint, ResumingRefusesEveryChangeOfDrafterLossAndMoments) {
   }
 }
 
+TEST(RunFingerprint, NamesTheLimitsOfAnOrderThatPads) {
+  proto::Run run = make_tiny_run("order");
+  EXPECT_EQ(resume_fingerprint(*resolve(run), "t").find("data.order"), nullptr)
+      << "checkpoints from before the padded orders must go on";
+  run.mutable_data()->set_order(proto::Data::BUCKETED);
+  run.mutable_data()->set_buckets(3);
+  const Fingerprint fingerprint = resume_fingerprint(*resolve(run), "t");
+  EXPECT_EQ(*fingerprint.find("data.order"), "bucketed");
+  EXPECT_EQ(*fingerprint.find("data.buckets"), "3");
+  EXPECT_EQ(*fingerprint.find("data.batch_samples_max"), "64");
+}
+
 TEST(RunFingerprint, SpelledOutDefaultsChangeNothing) {
   proto::Run run = make_tiny_run("spelled_out");
   const auto before = resolve(run);
@@ -66,6 +79,7 @@ TEST(RunFingerprint, SpelledOutDefaultsChangeNothing) {
   run.mutable_loss()->set_gamma(3);  // which EAGLE-3 never reads
   run.mutable_optimizer()->set_beta1(0.9);
   run.mutable_data()->set_too_long(proto::Data::REFUSE);
+  run.mutable_data()->set_order(proto::Data::PACKED);
   const auto after = resolve(run);
   ASSERT_TRUE(before && after);
   EXPECT_EQ(resume_fingerprint(*before, "t"), resume_fingerprint(*after, "t"));

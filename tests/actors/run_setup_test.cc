@@ -139,6 +139,30 @@ std::vector<Refusal> refused_settings() {
        [](auto& run) { run.mutable_evaluate()->add_draft_lengths(9); },
        {"evaluate.draft_lengths", "9"},
        true},
+      {"buckets of no bucketed order",
+       [](auto& run) { run.mutable_data()->set_buckets(4); },
+       {"data.buckets is 4", "data.order is packed"}},
+      {"too many buckets",
+       [](auto& run) {
+         run.mutable_data()->set_order(proto::Data::BUCKETED);
+         run.mutable_data()->set_buckets(65);
+       },
+       {"data.buckets is 65", "from 1 to 64"}},
+      {"batches of samples of a packed order",
+       [](auto& run) { run.mutable_data()->set_batch_samples_max(4); },
+       {"data.batch_samples_max is 4", "data.order is packed"}},
+      {"batches of no sample",
+       [](auto& run) {
+         run.mutable_data()->set_order(proto::Data::SORTED);
+         run.mutable_data()->set_batch_samples_max(0);
+       },
+       {"data.batch_samples_max is 0", "from 1 to 65536"}},
+      {"cache of what is padded anew",
+       [](auto& run) {
+         run.mutable_data()->set_order(proto::Data::SHUFFLED);
+         run.mutable_features()->set_cache_memory_bytes_max(1 << 20);
+       },
+       {"features.cache_", "data.order shuffled"}},
       {"small store",  // SpecForge 42fb4571
        [](auto& run) { run.mutable_features()->set_bytes_max(1000); },
        {"features.bytes_max", "1000"}},
@@ -193,6 +217,25 @@ TEST(RunSetup, FillsInTheDefaultsOfTheKind) {
   EXPECT_DOUBLE_EQ((*eagle3)->optimizer.learning_rate, 1e-4);
   EXPECT_TRUE((*eagle3)->features.has_last && (*eagle3)->features.has_top1);
   EXPECT_EQ((*eagle3)->draft_ids.size(), 48u);
+}
+
+TEST(RunSetup, ResolvesTheOrderAndKeepsHeldOutDataPacked) {
+  proto::Run run = make_tiny_run("ordered", {.samples = 40, .held_out = 4});
+  run.mutable_data()->set_order(proto::Data::BUCKETED);
+  run.mutable_data()->set_buckets(3);
+  run.mutable_data()->set_batch_samples_max(5);
+  const auto setup = resolve_run(run, system_files());
+  ASSERT_TRUE(setup.ok()) << setup.status().message();
+  const RunData& data = (*setup)->data;
+  EXPECT_EQ(data.options.order, EpochOrder::kBucketed);
+  EXPECT_EQ(data.options.batch_samples_max, 5);
+  EXPECT_FALSE(data.options.bucket_bounds.empty());
+  EXPECT_LE(data.options.bucket_bounds.size(), 3u);
+  EXPECT_EQ(data.held_out_options.order, EpochOrder::kPacked);
+  const Result<RunPlan> plan = plan_run(**setup, system_files());
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_LT(plan->efficiency, 1);
+  EXPECT_NE(plan->text().find("order       bucketed"), std::string::npos) << plan->text();
 }
 
 // Soup#680.

@@ -80,6 +80,30 @@ TEST(Train, FiveTargetsAndThreeTrainersFinishSeventeenSamples) {
   EXPECT_GE(trained, summary->steps);
 }
 
+// Padding is computed and never seen: where all samples make one step, every order has the same
+// loss over the same supervised tokens.
+TEST(Train, PaddedOrdersTrainOnTheSameTokensToTheSameLoss) {
+  for (const bool dflash : {false, true}) {
+    std::vector<StepReport> first_steps;
+    for (const auto order :
+         {proto::Data::PACKED, proto::Data::SORTED, proto::Data::SHUFFLED, proto::Data::BUCKETED}) {
+      SCOPED_TRACE(proto::Data::Order_Name(order));
+      proto::Run run =
+          make_tiny_run("orders", {.epochs = 2, .micro_batches_per_step = 100, .dflash = dflash});
+      run.mutable_data()->set_order(order);
+      if (order == proto::Data::BUCKETED) run.mutable_data()->set_buckets(2);
+      RecordingObserver observer;
+      const Result<RunSummary> summary = train_tiny(run, observer);
+      ASSERT_TRUE(summary.ok()) << summary.status().message();
+      ASSERT_EQ(observer.steps().size(), 2u);
+      first_steps.push_back(observer.steps()[0]);
+      EXPECT_EQ(first_steps.back().supervised, first_steps.front().supervised);
+      EXPECT_GE(first_steps.back().tokens, first_steps.front().tokens);
+      EXPECT_LT(relative(first_steps.front().loss, first_steps.back().loss), 1e-5);
+    }
+  }
+}
+
 TEST(Train, DflashTrainsThroughTheSameActors) {
   proto::Run run = make_tiny_run("dflash", {.held_out = 4, .epochs = 3, .dflash = true});
   place(run, 2, 2);

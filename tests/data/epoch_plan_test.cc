@@ -44,7 +44,7 @@ std::vector<uint32_t> order_of(const EpochPlan& plan) {
 }
 
 TEST(EpochPlan, HoldsEverySampleOnceForAllLengths) {  // SpecForge#501: lengths 1 to 300
-  std::vector<int64_t> lengths(300);
+  std::vector<int32_t> lengths(300);
   std::iota(lengths.begin(), lengths.end(), 1);
   for (const int64_t budget : {300, 301, 512, 4096, 1000000}) {
     PlanOptions options;
@@ -64,9 +64,9 @@ TEST(EpochPlan, HoldsEverySampleOnceForRandomData) {
     PlanOptions options;
     options.seed = random.next();
     options.token_budget = 1 + static_cast<int64_t>(random.below(500));
-    std::vector<int64_t> lengths(1 + random.below(400));
-    for (int64_t& length : lengths)
-      length = 1 + static_cast<int64_t>(random.below(static_cast<uint64_t>(options.token_budget)));
+    std::vector<int32_t> lengths(1 + random.below(400));
+    for (int32_t& length : lengths)
+      length = 1 + static_cast<int32_t>(random.below(static_cast<uint64_t>(options.token_budget)));
     const auto selection = select_samples(lengths, options);
     ASSERT_TRUE(selection.ok());
     expect_complete(EpochPlan::make(*selection, options, trial), *selection, options.token_budget);
@@ -77,7 +77,7 @@ TEST(EpochPlan, EpochsDifferAndEqualSeedsAgree) {  // speculators#644: 100 rows,
   PlanOptions options;
   options.seed = 1;
   options.token_budget = 64;
-  const std::vector<int64_t> lengths(100, 10);
+  const std::vector<int32_t> lengths(100, 10);
   const auto selection = select_samples(lengths, options);
   const EpochPlan first = EpochPlan::make(*selection, options, 0);
   EXPECT_EQ(EpochPlan::make(*selection, options, 0).hash(), first.hash());
@@ -91,7 +91,7 @@ TEST(EpochPlan, IsTheSameOnEveryMachine) {
   PlanOptions options;
   options.seed = 7;
   options.token_budget = 10;
-  const auto selection = select_samples(std::vector<int64_t>{4, 9, 3, 7, 1, 6, 2}, options);
+  const auto selection = select_samples(std::vector<int32_t>{4, 9, 3, 7, 1, 6, 2}, options);
   const EpochPlan plan = EpochPlan::make(*selection, options, 3);
   std::vector<std::vector<uint32_t>> batches;
   for (int64_t m = 0; m < plan.micro_batches(); ++m)
@@ -101,7 +101,7 @@ TEST(EpochPlan, IsTheSameOnEveryMachine) {
 }
 
 TEST(EpochPlan, PacksOneLongAndManyShortSamplesEvenly) {  // speculators#867: {1 x 4096, 64 x 64}
-  std::vector<int64_t> lengths(64, 64);
+  std::vector<int32_t> lengths(64, 64);
   lengths.push_back(4096);
   PlanOptions options;
   options.token_budget = 4096;
@@ -115,9 +115,9 @@ TEST(EpochPlan, PacksOneLongAndManyShortSamplesEvenly) {  // speculators#867: {1
 
 TEST(EpochPlan, FillsMicroBatchesOfRealisticLengthsNearlyFull) {
   Random random(11);
-  std::vector<int64_t> lengths(20000);
-  for (int64_t& length : lengths)
-    length = 20 + static_cast<int64_t>(random.uniform() * random.uniform() * 3000);
+  std::vector<int32_t> lengths(20000);
+  for (int32_t& length : lengths)
+    length = 20 + static_cast<int32_t>(random.uniform() * random.uniform() * 3000);
   PlanOptions options;
   const auto selection = select_samples(lengths, options);
   EXPECT_GT(EpochPlan::make(*selection, options, 0).fill(), 0.98);
@@ -125,8 +125,8 @@ TEST(EpochPlan, FillsMicroBatchesOfRealisticLengthsNearlyFull) {
 
 TEST(EpochPlan, PlansEachOfAMillionSamplesOnce) {
   Random random(13);
-  std::vector<int64_t> lengths(1000000);
-  for (int64_t& length : lengths) length = 1 + static_cast<int64_t>(random.below(2000));
+  std::vector<int32_t> lengths(1000000);
+  for (int32_t& length : lengths) length = 1 + static_cast<int32_t>(random.below(2000));
   PlanOptions options;
   const auto selection = select_samples(lengths, options);
   const EpochPlan plan = EpochPlan::make(*selection, options, 0);
@@ -142,7 +142,7 @@ TEST(EpochPlan, ResumesInTheMiddleWithTheRestAndNothingElse) {
   // TorchSpec#43 (order lost at resume), speculators#898 (rest of the epoch skipped).
   PlanOptions options;
   options.token_budget = 8;
-  const std::vector<int64_t> lengths(10, 4);
+  const std::vector<int32_t> lengths(10, 4);
   const auto selection = select_samples(lengths, options);
   const EpochPlan before = EpochPlan::make(*selection, options, 2);
   for (int64_t cursor = 0; cursor <= before.micro_batches(); ++cursor) {
@@ -157,7 +157,7 @@ TEST(EpochPlan, ResumesInTheMiddleWithTheRestAndNothingElse) {
 }
 
 TEST(SelectSamples, RefusesSamplesOverTheBudgetUnlessTold) {
-  const std::vector<int64_t> lengths = {10, 1000, 20, 65};
+  const std::vector<int32_t> lengths = {10, 1000, 20, 65};
   PlanOptions options;
   options.token_budget = 64;
   const auto refused = select_samples(lengths, options);
@@ -179,12 +179,12 @@ TEST(SelectSamples, SaysWhyNothingIsLeft) {
   PlanOptions options;
   options.token_budget = 4;
   options.too_long = TooLong::kSkip;
-  EXPECT_THAT(select_samples(std::vector<int64_t>{5, 6}, options).status().message(),
+  EXPECT_THAT(select_samples(std::vector<int32_t>{5, 6}, options).status().message(),
               HasSubstr("2 are longer than data.token_budget"));
   options.token_budget = 0;
-  EXPECT_THAT(select_samples(std::vector<int64_t>{5, 6}, options).status().message(),
+  EXPECT_THAT(select_samples(std::vector<int32_t>{5, 6}, options).status().message(),
               HasSubstr("data.token_budget is 0"));
-  EXPECT_FALSE(select_samples(std::vector<int64_t>{}, PlanOptions()).ok());
+  EXPECT_FALSE(select_samples(std::vector<int32_t>{}, PlanOptions()).ok());
 }
 
 class MakeMicroBatch : public testing::Test {

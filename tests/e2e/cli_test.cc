@@ -70,11 +70,12 @@ void expect_misuse(const std::string& arguments, const std::string& part) {
 }
 
 TEST(Program, EveryVerbExplainsItself) {
-  for (const std::string verb :
-       {"train", "generate", "evaluate", "export", "inspect", "prepare", "doctor"}) {
+  for (const std::string verb : {"train", "generate", "evaluate", "export", "inspect", "prepare",
+                                 "doctor", "buckets", "plan"}) {
     EXPECT_THAT(run_program("--help").output, HasSubstr(verb));
   }
-  for (const std::string verb : {"train", "generate", "evaluate", "export", "inspect"}) {
+  for (const std::string verb :
+       {"train", "generate", "evaluate", "export", "inspect", "buckets", "plan"}) {
     const ProgramResult help = run_program(verb + " --help");
     EXPECT_EQ(help.exit_code, 0);
     EXPECT_THAT(help.output, HasSubstr("Usage"));
