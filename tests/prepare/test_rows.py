@@ -153,6 +153,14 @@ class RowsTest(unittest.TestCase):
         text = load_model(GOLDEN / "qwen2.5").tokenizer.raw.decode(self.samples()[0])
         self.assertIn("\ufffd x \U0001f600", text)
 
+    def test_faults_of_json_within_json_cost_their_row_at_most(self) -> None:
+        call = {"type": "function", "function": {"name": "f", "arguments": '{"x": "\\ud83d"}'}}
+        chat = [*QUESTION[:1], {"role": "assistant", "content": "", "tool_calls": [call]}]
+        prepared = self.prepare_rows({"messages": chat}, {"messages": QUESTION, "tools": "[" * 100000},
+                                     {"messages": QUESTION})
+        self.assertEqual(prepared.tally.read, 3)
+        self.assertEqual(prepared.tally.rejected, {"bad_tools": 1})
+
     def test_ready_ids_are_checked_and_taken_over(self) -> None:
         done = self.prepare_rows({"id": "t", "input_ids": [5, 6, 7], "loss_mask": [0, 1, 1]},
                                  {"input_ids": [5], "loss_mask": [0, 1]}, {"input_ids": [5], "loss_mask": [0]},

@@ -138,6 +138,20 @@ class ShardSetTest(unittest.TestCase):
             self.assertIn("300 of the rows were read by an interrupted run", self.said)
         self.assertFalse((self.scratch.path / "out.safetensors.partial").exists())
 
+    def test_work_that_lost_a_file_is_not_gone_on_from(self) -> None:
+        file, output = self.scratch.rows(rows(300)), self.scratch.path / "out.safetensors"
+        self.assertEqual(self.run_prepare(file, output), 0)
+        whole = output.read_bytes()
+        for lost in ("spool-train/00000.tokens", "spool-train/00000.mask"):
+            output.unlink()
+            with mock.patch.object(source, "BLOCK_BYTES", 1000), mock.patch.object(prepare, "KEEP_PERIOD_S", 0.0), \
+                    mock.patch.object(prepare, "why_nothing", side_effect=KeyboardInterrupt):
+                self.assertEqual(self.run_prepare(file, output), 130)
+            (self.scratch.path / "out.safetensors.partial" / lost).unlink()
+            self.assertEqual(self.run_prepare(file, output), 0, self.said)
+            self.assertNotIn("interrupted run", self.said)
+            self.assertEqual(output.read_bytes(), whole)
+
     def test_a_worker_that_dies_is_told_and_gone_on_from(self) -> None:
         file, output = self.scratch.rows(rows(300)), self.scratch.path / "out.safetensors"
         killed = []

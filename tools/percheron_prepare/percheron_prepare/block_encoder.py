@@ -13,7 +13,7 @@ from .row_encoder import RowEncoder, RowTooLong
 from .rows import content_hash, parse_row
 from .samples import Samples
 from .source import Block, BlockReader, SourceFile
-from .source_row import Rejected, SourceRow, rejected_entry
+from .source_row import Rejected, SourceRow, rejected_entry, unusable_text
 from .tally import Tally
 
 
@@ -56,7 +56,7 @@ class BlockEncoder:
             for row in self._reader.rows(block):
                 out.tally.read += 1
                 try:
-                    self._add(row, out)
+                    self._add_or_reject(row, out)
                 except Rejected as error:
                     out.tally.reject(error.reason, f"{path}:{row.number}", str(error))
                     rejected.append(json.dumps(rejected_entry(row, error), ensure_ascii=False) + "\n")
@@ -68,6 +68,12 @@ class BlockEncoder:
         out.rejected = "".join(rejected).encode("utf-8")
         out.tally.notes.update(self._rows.notes)
         return out
+
+    def _add_or_reject(self, row: SourceRow, out: EncodedBlock) -> None:
+        try:
+            self._add(row, out)
+        except (RecursionError, UnicodeError) as error:
+            raise unusable_text(error) from error
 
     def _add(self, row: SourceRow, out: EncodedBlock) -> None:
         value, repaired = row.parsed()

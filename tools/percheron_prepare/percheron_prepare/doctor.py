@@ -170,7 +170,7 @@ def shown_of_rows(source: Source, model: Model | None, options: Options) -> Iter
         for row in reader.rows(block):
             try:
                 samples = encoder.samples(parse_row(row.parsed()[0], row.number))
-            except (Rejected, RowTooLong):
+            except (Rejected, RowTooLong, RecursionError, UnicodeError):
                 continue
             for name, sample in samples:
                 yield ShownSample(f"{source.files[block.file].path}:{row.number} ({name})", sample.ids, sample.mask,

@@ -52,21 +52,29 @@ class ParquetReader:
             while self._at < begin:
                 self._at += next(self._batches).num_rows
             batch = next(self._batches)
+            rows = [without_nulls(row) for row in batch.to_pylist()]
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise Failure(f"{self._path}, row group {group}: {first_line(error)}; copy the file again") from error
+        except StopIteration as error:
+            raise Failure(f"{self._path}, row group {group}, has fewer rows than it says; copy the file again") from error
+        if self._at != begin:
+            raise Failure(f"{self._path}, row group {group}: rows came in batches of another size than "
+                          f"{self._batch_rows}; write the file again with larger pages")
         self._at += batch.num_rows
-        return [without_nulls(row) for row in batch.to_pylist()]
+        return rows
 
 
 def without_nulls(value: Any) -> Any:
     """The value without entries that are null: columns have every key that any row has. Lists of pairs (Arrow's maps)
-    become objects, and what JSON does not know becomes text."""
+    become objects, and what JSON does not know becomes text. Raises UnicodeDecodeError."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
         if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
             return {str(key): without_nulls(item) for key, item in value if item is not None}
         return [without_nulls(item) for item in value]
+    if isinstance(value, bytes):  # Text that its writer did not declare as such.
+        return value.decode("utf-8")
     return value if value is None or isinstance(value, (str, int, float, bool)) else str(value)
 
 

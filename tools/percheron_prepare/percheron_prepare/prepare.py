@@ -16,7 +16,7 @@ from .model import Model
 from .options import Options
 from .output_paths import HELD_OUT, INDEX_NAME, Output
 from .shard import canonical_json, read_passport, sync_folder
-from .shard_set import Counts, SetState, ShardSetWriter
+from .shard_set import Counts, SetState, ShardSetWriter, are_spools_whole, file_size
 from .source import Source
 from .tally import Tally
 from .work_folder import WorkFolder
@@ -84,7 +84,7 @@ class Run:
         self._writers: dict[str, ShardSetWriter] = {}
         for side in sides_of(job.options):
             kept = SetState.from_json(state["sets"][side]) if side in state["sets"] else None
-            self._writers[side] = ShardSetWriter(self.set_folder(side), work.path / f"spool-{side}", job.shard_bytes,
+            self._writers[side] = ShardSetWriter(self.set_folder(side), self._spool_folder(side), job.shard_bytes,
                                                  metadata, kept)
             self.done.sets[side] = self._writers[side].state
         self._rejected = open(self.rejected, "ab")
@@ -96,7 +96,12 @@ class Run:
         if state is None or not all((self.set_folder(side) / shard["file"]).exists()
                                     for side, kept in state["sets"].items() for shard in kept["shards"]):
             return None
-        return state
+        is_whole = file_size(self.rejected) >= state["rejected_bytes"] and all(
+            are_spools_whole(self._spool_folder(side), SetState.from_json(kept)) for side, kept in state["sets"].items())
+        return state if is_whole else None
+
+    def _spool_folder(self, side: str) -> Path:
+        return self._work.path / f"spool-{side}"
 
     @property
     def rejected(self) -> Path:
@@ -131,7 +136,7 @@ class Run:
         self._rejected.flush()
         os.fsync(self._rejected.fileno())
         sets = {side: writer.commit().as_json() for side, writer in self._writers.items()}
-        self._work.keep({"next_block": self._next_block, "rejected_bytes": self._rejected.tell(),
+        self._work.keep({"next_block": self._next_block, "rejected_bytes": os.fstat(self._rejected.fileno()).st_size,
                          "tally": self.done.tally.as_json(), "sets": sets})
 
     def finish(self) -> None:

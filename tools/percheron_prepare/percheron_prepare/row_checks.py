@@ -15,7 +15,7 @@ from .rows import Chat, Parsed, Prompt, TextRow, TokenRow, content_hash, parse_r
 from .sample_checks import Batch, SampleChecks
 from .samples import Samples
 from .source import BlockReader, Source
-from .source_row import Rejected, SourceRow
+from .source_row import Rejected, SourceRow, unusable_text
 
 # Tokens that are checked at once.
 BATCH_TOKENS = 1 << 20
@@ -50,6 +50,9 @@ class RowChecks:
                 self._encode(self._encoder, parsed, where)
         except Rejected as error:
             report.find(error.reason, where, detail=error.detail)
+        except (RecursionError, UnicodeError) as error:
+            refused = unusable_text(error)
+            report.find(refused.reason, where, detail=refused.detail)
 
     def finish(self) -> None:
         self._check_samples()

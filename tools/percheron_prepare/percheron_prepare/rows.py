@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .chat_template import MARK_PATTERN, Message
-from .source_row import Rejected, row_id
+from .source_row import Rejected, replace_surrogates, row_id
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant",
          "model": "assistant", "system": "system", "developer": "developer", "tool": "tool", "observation": "tool"}
@@ -188,8 +188,8 @@ def parse_tool_calls(calls: Any) -> list[Any]:
 
 def object_or_text(text: str) -> Any:
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = replace_surrogates(json.loads(text))
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, dict) else text
 
@@ -198,8 +198,8 @@ def parse_tools(tools: Any) -> list[Any] | None:
     """A list of tools, given as such or as its JSON text."""
     if isinstance(tools, str):
         try:
-            tools = json.loads(tools) if tools.strip() else None
-        except ValueError as error:
+            tools = replace_surrogates(json.loads(tools)) if tools.strip() else None
+        except (ValueError, RecursionError) as error:
             raise Rejected("bad_tools", f"`tools` is text but no JSON: {error}") from error
     if tools is None or tools == []:
         return None

@@ -87,6 +87,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
     try:
         header = json.loads(content)
         metadata = header.pop("__metadata__", {})
+        metadata = dict(metadata)
         end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise Failure(f"{path} is no safetensors file: its header is damaged; {damaged}") from error
@@ -110,7 +111,14 @@ def read_shard(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     numpy_of = {name: np.dtype(kind).newbyteorder("<") for kind, name in DTYPES.items()}
     data = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size > start else np.zeros(start, np.uint8)
     tensors = {}
+    if metadata.get("format") != FORMAT:
+        raise Failure(f"{path} is no token shard: its metadata has format {metadata.get('format')!r}, expected "
+                      f"{FORMAT!r}; make shards with percheron prepare")
     for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        tensors[name] = data[start + begin: start + end].view(numpy_of[entry["dtype"]]).reshape(entry["shape"])
+        try:
+            begin, end = entry["data_offsets"]
+            tensors[name] = data[start + begin: start + end].view(numpy_of[entry["dtype"]]).reshape(entry["shape"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise Failure(f"{path}: its header describes tensor {name!r} wrongly ({error}); make it again with "
+                          "percheron prepare") from error
     return tensors, metadata

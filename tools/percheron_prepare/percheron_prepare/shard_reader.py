@@ -13,7 +13,7 @@ from .failure import Failure
 from .findings import Report
 from .output_paths import INDEX_NAME, SHARD_SUFFIX
 from .sample_checks import Batch
-from .shard import FORMAT, read_shard
+from .shard import read_shard
 
 LAYOUT = {"offsets": "int64", "tokens": "uint32", "loss_mask": "uint8"}
 # Tokens that are checked at once.
@@ -70,9 +70,6 @@ def shard_paths(path: Path) -> list[Path]:
 def open_shard(path: Path) -> Shard:
     """Raises Failure where the file is not what docs/formats.md says."""
     tensors, metadata = read_shard(path)
-    if metadata.get("format") != FORMAT:
-        raise Failure(f"{path} is no token shard: its metadata has format {metadata.get('format')!r}, expected "
-                      f"{FORMAT!r}; make shards with percheron prepare")
     for name, dtype in LAYOUT.items():
         if name not in tensors or tensors[name].dtype != dtype or tensors[name].ndim != 1:
             raise Failure(f"{path} has no vector {name!r} of {dtype}; make it again with percheron prepare")
@@ -89,7 +86,9 @@ def open_shard(path: Path) -> Shard:
         check_offsets(path, "id_offsets", name_offsets, len(names), 0)
     try:
         passport, options = json.loads(metadata["passport"]), json.loads(metadata.get("options", "{}"))
-    except (KeyError, ValueError) as error:
+        if not isinstance(passport, dict) or not isinstance(options, dict):
+            raise TypeError("not an object")
+    except (KeyError, TypeError, ValueError) as error:
         raise Failure(f"{path} has no passport in its metadata; make it again with percheron prepare") from error
     return Shard(path, passport, options, offsets, tokens, mask, name_offsets, names)
 

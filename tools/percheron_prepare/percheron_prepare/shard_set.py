@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .samples import Samples
-from .shard import FORMAT, Tensor, canonical_json, write_safetensors
+from .shard import FORMAT, Tensor, canonical_json, sync_folder, write_safetensors
 
 SHARD_NAME = "tokens-{:05d}.safetensors"
 SPOOLS = ("tokens", "mask", "names", "lengths", "name_lengths")
@@ -57,6 +57,30 @@ class SetState:
         return cls(list(value["shards"]), Counts(**value["open_counts"]), value["name_bytes"])
 
 
+def spool_path(folder: Path, state: SetState, spool: str) -> Path:
+    return folder / f"{len(state.shards):05d}.{spool}"
+
+
+def spool_sizes(state: SetState) -> dict[str, int]:
+    """Bytes of each spool file of the open shard."""
+    counts = state.open_counts
+    return {"tokens": 4 * counts.tokens, "mask": counts.tokens, "names": state.name_bytes,
+            "lengths": WORD_BYTES * counts.samples, "name_lengths": WORD_BYTES * counts.samples}
+
+
+def are_spools_whole(folder: Path, state: SetState) -> bool:
+    """Whether everything lies there that `state` counts; opening what is shorter would fill it up with zeros."""
+    return all(file_size(spool_path(folder, state, spool)) >= size for spool, size in spool_sizes(state).items())
+
+
+def file_size(path: Path) -> int:
+    """In bytes; 0 where nothing lies."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 class ShardSetWriter:
     """Writes to `folder`, as tokens-00000.safetensors and so on; without `shard_bytes`, as the first of them alone."""
 
@@ -72,7 +96,7 @@ class ShardSetWriter:
         # Spool files of composed shards: since the last commit, and before it.
         self._left: list[Path] = []
         self._unneeded: list[Path] = []
-        self._open_spools(self._spool_sizes())
+        self._open_spools(spool_sizes(self.state))
 
     def add(self, samples: Samples) -> None:
         """Appends samples; composes a shard whenever the next sample would not fit."""
@@ -100,6 +124,7 @@ class ShardSetWriter:
         for file in self._spools.values():
             file.flush()
             os.fsync(file.fileno())
+        sync_folder(self._spool_folder)
         for path in self._unneeded:
             path.unlink(missing_ok=True)
         # The state that is in force until the caller has kept this one may still need these.
@@ -122,12 +147,7 @@ class ShardSetWriter:
             file.truncate(size)
 
     def _spool_path(self, spool: str) -> Path:
-        return self._spool_folder / f"{len(self.state.shards):05d}.{spool}"
-
-    def _spool_sizes(self) -> dict[str, int]:
-        counts = self.state.open_counts
-        return {"tokens": 4 * counts.tokens, "mask": counts.tokens, "names": self.state.name_bytes,
-                "lengths": WORD_BYTES * counts.samples, "name_lengths": WORD_BYTES * counts.samples}
+        return spool_path(self._spool_folder, self.state, spool)
 
     def _open_bytes(self) -> int:
         counts = self.state.open_counts

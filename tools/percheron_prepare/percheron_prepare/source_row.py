@@ -18,6 +18,11 @@ class Rejected(Exception):
         self.detail = detail
 
 
+def unusable_text(error: RecursionError | UnicodeError) -> Rejected:
+    """What a row is refused with that is nested too deep, or holds text that is no Unicode."""
+    return Rejected("nested_too_deep" if isinstance(error, RecursionError) else "bad_text", str(error))
+
+
 @dataclass(frozen=True)
 class SourceRow:
     """`content` is JSON text, or the object itself where the file holds no text (Parquet)."""

@@ -54,7 +54,11 @@ class WorkFolder:
         self._lock.close()
 
     def remove(self) -> None:
-        """Removes the folder, and those that were made for it if nothing else was put in."""
+        """Removes the folder, and those that were made for it if nothing else was put in. The state goes first: a later
+        run must not go on from it without the files that it counts."""
+        with suppress(OSError):
+            (self.path / STATE_NAME).unlink(missing_ok=True)
+            sync_folder(self.path)
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
         for folder in self._made:

@@ -37,19 +37,31 @@ class Task:
 
 def write_frame(stream: BinaryIO, value: Any) -> None:
     content = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    stream.write(len(content).to_bytes(LENGTH_BYTES, "little"))
-    stream.write(content)
+    left = memoryview(len(content).to_bytes(LENGTH_BYTES, "little") + content)
+    while left:  # An unbuffered stream takes as much as it likes.
+        left = left[stream.write(left):]
     stream.flush()
 
 
 def read_frame(stream: BinaryIO) -> Any:
     """None at the stream's end."""
-    length = stream.read(LENGTH_BYTES)
-    if len(length) < LENGTH_BYTES:
+    length = read_exactly(stream, LENGTH_BYTES)
+    if length is None:
         return None
-    size = int.from_bytes(length, "little")
-    content = stream.read(size)
-    return pickle.loads(content) if len(content) == size else None
+    content = read_exactly(stream, int.from_bytes(length, "little"))
+    return None if content is None else pickle.loads(content)
+
+
+def read_exactly(stream: BinaryIO, size: int) -> bytes | None:
+    """None where the stream ends before; an unbuffered stream gives as much as it has."""
+    pieces = []
+    while size:
+        piece = stream.read(size)
+        if not piece:
+            return None
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
 
 
 def block_encoder(task: Task) -> BlockEncoder:

@@ -54,8 +54,9 @@ class WorkerPool:
         self._workers: list[subprocess.Popen[bytes]] = []
         self._files = task.files
         for _ in range(processes):
+            # Unbuffered: what select() waits for must not lie in a buffer of this process.
             self._workers.append(subprocess.Popen([sys.executable, "-m", f"{__package__}.worker"], env=environment,
-                                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+                                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0))
             self._send(self._workers[-1], task)
 
     def encode(self, blocks: Sequence[Block]) -> Iterator[EncodedBlock]:
