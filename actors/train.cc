@@ -8,6 +8,7 @@
 
 #include "actors/run_fingerprint.h"
 #include "actors/setting_notes.h"
+#include "base/log.h"
 #include "base/units.h"
 #include "data/checkpoint.h"
 #include "data/directory_lock.h"
@@ -260,6 +261,14 @@ Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
   return ok_status();
 }
 
+/// A run that could not start leaves no trace: an output that holds nothing but its lock goes.
+void remove_unused_output(FileSystem& files, const std::string& output) {
+  const Result<std::vector<std::string>> names = files.list(output);
+  if (!names.ok() || names->size() > 1 || (names->size() == 1 && names->front() != ".lock")) return;
+  const Status removed = files.remove_all(output);
+  if (!removed.ok()) log_warning("{} stays: {}", output, removed.message());
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup> setup,
@@ -275,8 +284,7 @@ Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup>
   tell_about_setup(*setup, *parts, environment.observer);
   const Status filled = fill_run_parts(*parts, environment);
   if (filled.ok()) return parts;
-  // A run that could not start leaves no trace.
-  if (new_output) PERCHERON_RETURN_IF_ERROR(environment.files.remove_all(setup->output()));
+  if (new_output) remove_unused_output(environment.files, setup->output());
   return filled;
 }
 

@@ -299,8 +299,14 @@ double efficiency(std::span<const BucketEstimate> buckets) {
 }
 
 Status check_bounds(const LengthHistogram& lengths, std::span<const int64_t> bounds) {
+  if (static_cast<int64_t>(bounds.size()) > kBucketsMax)
+    return invalid_argument(std::to_string(bounds.size()) + " bounds are given, at most " +
+                            std::to_string(kBucketsMax) + " are taken");
   int64_t low = 0;
   for (const int64_t bound : bounds) {
+    if (bound > kLengthMax)
+      return invalid_argument("the bound " + std::to_string(bound) + " is beyond the longest " +
+                              "sample that there may be, " + count(kLengthMax) + " tokens");
     if (bound <= low)
       return invalid_argument("the bound " + std::to_string(bound) + " follows " +
                               std::to_string(low) + ": bounds must ascend");

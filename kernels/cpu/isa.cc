@@ -33,8 +33,10 @@ struct Candidate {
 /// Whether products of bf16 are faster than those of f32. Intel's cores multiply bf16 at half the
 /// rate of f32 unless they do it in AMX tiles; AMD's at twice the rate (docs/decisions/0006).
 bool multiplies_bf16_fast() {
-  const dnnl::cpu_isa usable = dnnl::get_effective_cpu_isa();
-  return usable == dnnl::cpu_isa::avx512_core_amx || __builtin_cpu_is("amd");
+  const auto bits = [](dnnl::cpu_isa isa) { return static_cast<unsigned>(isa); };
+  const unsigned amx = bits(dnnl::cpu_isa::avx512_core_amx);
+  const bool has_amx = (bits(dnnl::get_effective_cpu_isa()) & amx) == amx;  // or what builds on it
+  return has_amx || __builtin_cpu_is("amd");
 }
 #else
 bool multiplies_bf16_fast() { return false; }
