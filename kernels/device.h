@@ -32,7 +32,7 @@ struct DeviceInfo {
   DeviceId id;
   std::string description;   // processor or card, and instruction set in use
   int threads = 1;           // cores that its operations may use
-  bool native_bf16 = false;  // bf16 products in hardware; else bf16 is stored, products are in f32
+  bool native_bf16 = false;  // bf16 products, where faster than f32; else bf16 is only stored
   uint64_t memory_bytes = 0;
 };
 
