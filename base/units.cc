@@ -3,10 +3,20 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <utility>
 
 namespace percheron {
 namespace {
+
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
 
 // Three significant digits of a value in [0, 10000).
 std::string three_digits(double value) {
@@ -44,6 +54,27 @@ std::string format_count(uint64_t count) {
   std::string text = fmt::format("{}", count);
   for (size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
   return text;
+}
+
+std::optional<uint64_t> parse_bytes(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, double>, 9> kUnits{{{"KiB", 1024.0},
+                                                                       {"MiB", 1048576.0},
+                                                                       {"GiB", 1073741824.0},
+                                                                       {"TiB", 1099511627776.0},
+                                                                       {"kB", 1e3},
+                                                                       {"MB", 1e6},
+                                                                       {"GB", 1e9},
+                                                                       {"TB", 1e12},
+                                                                       {"B", 1.0}}};
+  for (const auto& [unit, scale] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    std::string_view number = text.substr(0, text.size() - unit.size());
+    while (!number.empty() && number.back() == ' ') number.remove_suffix(1);
+    const std::optional<double> value = parse_number<double>(number);
+    if (!value || !(*value >= 0) || *value * scale > 9e18) return std::nullopt;
+    return static_cast<uint64_t>(*value * scale);
+  }
+  return parse_number<uint64_t>(text);
 }
 
 }  // namespace percheron

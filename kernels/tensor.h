@@ -184,6 +184,9 @@ ConstTensorView view_of(std::span<const T> values) {
 /// "[3, 576] BF16", for messages.
 std::string describe(const ConstTensorView& view);
 
+/// The index of the first NaN or infinity of a contiguous F32, F16 or BF16 tensor, or -1.
+int64_t first_not_finite(const ConstTensorView& view);
+
 /// bf16 and f16 as bits, rounded to nearest even.
 uint16_t bf16_from_float(float value);
 float float_from_bf16(uint16_t bits);

@@ -36,24 +36,6 @@ std::span<const std::byte> bytes_of(const ConstTensorView& view) {
   return {static_cast<const std::byte*>(view.data()), view.bytes()};
 }
 
-// Whether any of `bits` has every bit of `mask`: an exponent of ones is a NaN or an infinity.
-template <class Bits>
-int64_t first_with_mask(const void* data, int64_t count, Bits mask) {
-  const Bits* bits = static_cast<const Bits*>(data);
-  constexpr int64_t kBlock = 4096;
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    const int64_t end = std::min(count, begin + kBlock);
-    // A count without an early exit is what compilers turn into vector code.
-    int64_t found = 0;
-    for (int64_t i = begin; i < end; ++i) found += (bits[i] & mask) == mask ? 1 : 0;
-    if (found == 0) continue;
-    for (int64_t i = begin; i < end; ++i) {
-      if ((bits[i] & mask) == mask) return i;
-    }
-  }
-  return -1;
-}
-
 Status nothing_to_load(FileSystem& files, const std::string& directory) {
   std::string hint = "is it a Hugging Face model directory?";
   const Result<std::vector<std::string>> names = files.list(directory);
@@ -255,17 +237,6 @@ Status WeightFiles::check(const ModelConfig& config) {
 
 bool is_weight_dtype(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBf16;
-}
-
-int64_t first_not_finite(const ConstTensorView& view) {
-  PERCHERON_CHECK(view.contiguous(), "only a contiguous tensor is scanned");
-  switch (view.dtype()) {
-    case DType::kF32: return first_with_mask<uint32_t>(view.data(), view.elements(), 0x7f800000u);
-    case DType::kBf16: return first_with_mask<uint16_t>(view.data(), view.elements(), 0x7f80u);
-    case DType::kF16: return first_with_mask<uint16_t>(view.data(), view.elements(), 0x7c00u);
-    default: PERCHERON_CHECK(false, "only float weights are scanned");
-  }
-  return -1;
 }
 
 std::vector<float> to_floats(const ConstTensorView& view) {

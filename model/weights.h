@@ -67,9 +67,6 @@ class WeightFiles {
 /// Whether weights are read in this dtype: F32, F16 or BF16.
 bool is_weight_dtype(DType dtype);
 
-/// The index of the first NaN or infinity of a contiguous F32, F16 or BF16 tensor, or -1.
-int64_t first_not_finite(const ConstTensorView& view);
-
 /// A contiguous F32, F16 or BF16 tensor in host memory, as f32.
 std::vector<float> to_floats(const ConstTensorView& view);
 

@@ -4,12 +4,13 @@
 #include <google/protobuf/descriptor.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "base/units.h"
 
 namespace percheron {
 namespace {
@@ -32,28 +33,6 @@ std::optional<T> parse_number(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
-}
-
-/// "512MiB" as bytes; plain numbers are bytes.
-std::optional<uint64_t> parse_bytes(std::string_view text) {
-  constexpr std::array<std::pair<std::string_view, double>, 9> kUnits{{{"KiB", 1024.0},
-                                                                       {"MiB", 1048576.0},
-                                                                       {"GiB", 1073741824.0},
-                                                                       {"TiB", 1099511627776.0},
-                                                                       {"kB", 1e3},
-                                                                       {"MB", 1e6},
-                                                                       {"GB", 1e9},
-                                                                       {"TB", 1e12},
-                                                                       {"B", 1.0}}};
-  for (const auto& [unit, scale] : kUnits) {
-    if (!text.ends_with(unit)) continue;
-    std::string_view number = text.substr(0, text.size() - unit.size());
-    while (!number.empty() && number.back() == ' ') number.remove_suffix(1);
-    const std::optional<double> value = parse_number<double>(number);
-    if (!value || !(*value >= 0) || *value * scale > 9e18) return std::nullopt;
-    return static_cast<uint64_t>(*value * scale);
-  }
-  return parse_number<uint64_t>(text);
 }
 
 std::string enum_choices(const EnumDescriptor& type) {

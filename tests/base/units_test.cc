@@ -16,6 +16,16 @@ TEST(Units, BytesUseTheLargestBinaryUnit) {
   EXPECT_EQ(format_bytes(std::numeric_limits<uint64_t>::max()), "16.0 EiB");
 }
 
+TEST(Units, BytesAreReadWithAndWithoutAUnit) {
+  EXPECT_EQ(parse_bytes("17"), 17u);
+  EXPECT_EQ(parse_bytes("512MiB"), uint64_t{512} << 20);
+  EXPECT_EQ(parse_bytes("2 GB"), 2'000'000'000u);
+  EXPECT_EQ(parse_bytes("1.5kB"), 1500u);
+  for (const char* wrong : {"", "-1", "1.5", "GiB", "12 parsecs", "nanGiB", "1e30TiB"}) {
+    EXPECT_EQ(parse_bytes(wrong), std::nullopt) << wrong;
+  }
+}
+
 TEST(Units, DurationsUseTwoNeighbouringUnits) {
   EXPECT_EQ(format_duration(0), "0 s");
   EXPECT_EQ(format_duration(0.00035), "350 us");
