@@ -54,4 +54,11 @@ struct Features {
 
 using FeaturesPtr = std::shared_ptr<const Features>;
 
+/// The documents of `batch` from two parts of it of one shape, in the order of `batch`; each is
+/// found by its sample id, with the part's loss mask. One that is in neither is left out.
+Features merge_documents(const MicroBatch& batch, const Features& first, const Features& second);
+
+/// Puts the documents of `features`, of the same shape, behind those of `all`.
+void append_documents(const Features& features, Features& all);
+
 }  // namespace percheron

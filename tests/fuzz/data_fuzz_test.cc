@@ -11,6 +11,7 @@
 #include "data/cache_file.h"
 #include "data/checkpoint.h"
 #include "data/checkpoint_manifest.h"
+#include "data/feature_file.h"
 #include "data/training_state.h"
 #include "data/vocabulary_map.h"
 #include "tests/base/fault_file_system.h"
@@ -157,6 +158,42 @@ TEST(DataFuzz, CacheFilesAreReadOrRefused) {
       (void)sum;
     }
   });
+}
+
+// One sample's file and a shard.
+TEST(DataFuzz, FeatureFilesAreReadOrRefused) {
+  FaultFileSystem files;
+  Features features;
+  features.batch = {{0, 0}, {1, 2, 3, 4, 5}, {0, 1, 1, 0, 1}, {0, 2, 5}, {7, 8}};
+  features.dtype = DType::kBf16;
+  features.slots = 2;
+  features.hidden_size = 3;
+  features.hidden_states.resize(features.shape().hidden_bytes(5));
+  features.top1 = {1, -1, 2, 3, -1};
+  FeatureOrigin origin{{1, 2}, false, {}};
+  origin.fingerprint.set("target_hash", "t");
+  ASSERT_TRUE(files.create_directories("d").ok());
+  ASSERT_TRUE(write_sample_features(files, "d", features, 1, origin).ok());
+  ASSERT_TRUE(write_feature_shard(files, "d", 0, features, origin).ok());
+  for (const std::string& path : {"d/" + sample_file_name(8), "d/" + shard_file_name(0)}) {
+    fuzz(files, path, [&] {
+      const auto file = FeatureFile::open(files, path);
+      if (!file.ok()) return;
+      const std::vector<uint32_t> tokens(9, 1);
+      int64_t sum = 0;
+      for (int64_t d = 0; d < file->documents(); ++d) {
+        const ConstTensorView states = file->states(d);
+        ASSERT_EQ(states.dim(0), file->rows(d));
+        const auto* bytes = static_cast<const uint8_t*>(states.data());
+        for (size_t i = 0; i < states.bytes(); ++i) sum += bytes[i];
+        for (const int32_t id : file->top1(d)) sum += id;
+        sum += file->begins_with(d, tokens) ? 1 : 0;
+      }
+      for (const int64_t sample : file->sample_ids()) sum ^= sample;
+      const std::string* text = file->fingerprint_text();
+      if (text != nullptr) (void)Fingerprint::parse(*text, path);
+    });
+  }
 }
 
 TEST(DataFuzz, TrainingStatesAreReadOrRefused) {

@@ -1,0 +1,467 @@
+#include "data/offline_features.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "tests/base/fault_file_system.h"
+#include "tests/data/shards.h"
+
+namespace percheron {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kHidden = 4;
+constexpr const char* kDirectory = "/features";
+const std::vector<int64_t> kLengths = {5, 9, 1, 12, 7, 30};
+
+// Any state, by what it belongs to.
+float state(uint64_t sample, int64_t row, int64_t slot, int64_t channel) {
+  return static_cast<float>(sample) * 100 + static_cast<float>(row) +
+         static_cast<float>(slot) * 0.25f + static_cast<float>(channel) * 0.03125f;
+}
+
+// A peer's file as tests like to break it.
+struct PeerFile {
+  int64_t rows = 0, slots = 3, hidden = kHidden;
+  std::vector<float> states;
+  std::vector<int64_t> token_ids;
+
+  PeerFile(uint64_t sample, const std::vector<uint32_t>& tokens)
+      : rows(static_cast<int64_t>(tokens.size())), token_ids(tokens.begin(), tokens.end()) {
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t slot = 0; slot < slots; ++slot) {
+        for (int64_t c = 0; c < hidden; ++c) states.push_back(state(sample, row, slot, c));
+      }
+    }
+  }
+  Status write(FileSystem& files, const std::string& path) const {
+    const NamedTensor tensors[] = {
+        {"hidden_states", ConstTensorView(states.data(), DType::kF32, {rows, slots, hidden})},
+        {"token_ids", view_of(std::span<const int64_t>(token_ids))}};
+    return write_safetensors(files, path, tensors, {{"format", "pt"}});
+  }
+};
+
+class OfflineFeaturesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    rows_ = rows_of_lengths(kLengths);
+    ASSERT_TRUE(files_.create_directories("/data").ok());
+    ASSERT_TRUE(files_.create_directories(kDirectory).ok());
+    ASSERT_TRUE(ShardParts(rows_).write(files_, "/data/train.safetensors").ok());
+    auto dataset = open_dataset(files_, {"/data/train.safetensors"});
+    ASSERT_TRUE(dataset.ok()) << dataset.status().message();
+    train_ = std::move(dataset).value();
+    select(64);
+    options_.directories = {kDirectory};
+    options_.shape = {DType::kF32, 3, kHidden, true, true};
+    options_.capture = {1, 2};
+    options_.target_layers = 4;
+    options_.target_vocab_size = 100;
+    options_.fingerprint.set("target_hash", "abc");
+    options_.fingerprint.set("capture", "1,2");
+    options_.run_fingerprint = "digest";
+  }
+
+  void select(int64_t token_budget) {
+    PlanOptions plan;
+    plan.token_budget = token_budget;
+    plan.too_long = TooLong::kTruncate;
+    plan.unsupervised = Unsupervised::kKeep;
+    auto selection = select_samples(train_, plan);
+    ASSERT_TRUE(selection.ok());
+    selection_ = std::move(selection).value();
+  }
+
+  MicroBatch pack(const std::vector<uint64_t>& samples) const {
+    MicroBatch batch;
+    batch.offsets = {0};
+    for (const uint64_t sample : samples) {
+      const auto length = static_cast<size_t>(selection_.lengths[sample]);
+      const auto tokens = train_.tokens(static_cast<int64_t>(sample)).first(length);
+      const auto mask = train_.mask(static_cast<int64_t>(sample)).first(length);
+      batch.token_ids.insert(batch.token_ids.end(), tokens.begin(), tokens.end());
+      batch.loss_mask.insert(batch.loss_mask.end(), mask.begin(), mask.end());
+      batch.offsets.push_back(static_cast<int32_t>(batch.tokens()));
+      batch.sample_ids.push_back(sample);
+    }
+    return batch;
+  }
+
+  Features make(const std::vector<uint64_t>& samples) const {
+    Features features;
+    features.batch = pack(samples);
+    features.dtype = DType::kF32;
+    features.slots = 3;
+    features.hidden_size = kHidden;
+    features.has_last = true;
+    std::vector<float> values;
+    for (size_t d = 0; d < samples.size(); ++d) {
+      const int64_t rows = features.batch.offsets[d + 1] - features.batch.offsets[d];
+      for (int64_t row = 0; row < rows; ++row) {
+        features.top1.push_back(row + 1 < rows ? static_cast<int32_t>(10 + row) : -1);
+        for (int64_t slot = 0; slot < 3; ++slot) {
+          for (int64_t c = 0; c < kHidden; ++c) values.push_back(state(samples[d], row, slot, c));
+        }
+      }
+    }
+    const auto bytes = std::as_bytes(std::span(values));
+    features.hidden_states.assign(bytes.begin(), bytes.end());
+    return features;
+  }
+
+  FeatureOrigin origin() const { return {options_.capture, true, options_.fingerprint}; }
+
+  void write_samples(const std::vector<uint64_t>& samples) {
+    const Features features = make(samples);
+    for (int32_t d = 0; d < static_cast<int32_t>(samples.size()); ++d) {
+      ASSERT_TRUE(write_sample_features(files_, kDirectory, features, d, origin()).ok());
+    }
+  }
+
+  std::string path_of(uint64_t sample) const {
+    return join_path(kDirectory, sample_file_name(sample));
+  }
+
+  Result<std::unique_ptr<OfflineFeatures>> open() {
+    return OfflineFeatures::open(files_, options_, train_, selection_);
+  }
+  std::string refusal() {
+    const auto opened = open();
+    return opened.ok() ? "it was taken" : opened.status().message();
+  }
+
+  void state_peer_slots(std::vector<int64_t> capture, LastSlot last) {
+    options_.peer_capture = std::move(capture);
+    options_.peer_last = last;
+  }
+
+  FaultFileSystem files_;
+  std::vector<ShardRow> rows_;
+  TokenDataset train_;
+  SampleSelection selection_;
+  OfflineOptions options_;
+};
+
+TEST_F(OfflineFeaturesTest, BothLayoutsGiveBackWhatWasCaptured) {
+  for (const bool shards : {false, true}) {
+    SCOPED_TRACE(shards ? "shards" : "samples");
+    ASSERT_TRUE(files_.remove_all(kDirectory).ok());
+    ASSERT_TRUE(files_.create_directories(kDirectory).ok());
+    if (shards) {
+      ASSERT_TRUE(write_feature_shard(files_, kDirectory, 0, make({0, 1, 2}), origin()).ok());
+      ASSERT_TRUE(write_feature_shard(files_, kDirectory, 1, make({3, 4, 5}), origin()).ok());
+    } else {
+      write_samples({0, 1, 2, 3, 4, 5});
+    }
+    auto offline = open();
+    ASSERT_TRUE(offline.ok()) << offline.status().message();
+    EXPECT_EQ((*offline)->coverage().found, 6);
+    EXPECT_EQ((*offline)->coverage().missing(), 0);
+    const auto taken = (*offline)->take(pack({4, 0, 3}));
+    ASSERT_TRUE(taken.ok()) << taken.status().message();
+    const Features expected = make({4, 0, 3});
+    EXPECT_THAT(taken->missing, IsEmpty());
+    EXPECT_THAT(taken->without_top1, IsEmpty());
+    EXPECT_EQ(taken->features.hidden_states, expected.hidden_states);
+    EXPECT_EQ(taken->features.top1, expected.top1);
+    EXPECT_EQ(taken->features.batch.sample_ids, expected.batch.sample_ids);
+    EXPECT_EQ(taken->features.batch.loss_mask, expected.batch.loss_mask);
+    EXPECT_EQ(taken->features.fingerprint, "digest");
+    EXPECT_EQ((*offline)->counters().read, 3);
+  }
+}
+
+TEST_F(OfflineFeaturesTest, SamplesThatAreNotThereAreMissingAndTheOthersMergeBack) {
+  write_samples({1, 3});
+  auto offline = open();
+  ASSERT_TRUE(offline.ok()) << offline.status().message();
+  EXPECT_EQ((*offline)->coverage().found, 2);
+  EXPECT_EQ((*offline)->coverage().missing(), 4);
+  const MicroBatch batch = pack({0, 1, 2, 3});
+  const auto taken = (*offline)->take(batch);
+  ASSERT_TRUE(taken.ok());
+  EXPECT_THAT(taken->missing, ElementsAre(0, 2));
+  EXPECT_EQ((*offline)->counters().absent, 2);
+  const Features whole = make({0, 1, 2, 3});
+  const Features merged = merge_documents(batch, taken->features, make({2, 0}));
+  EXPECT_EQ(merged.hidden_states, whole.hidden_states);
+  EXPECT_EQ(merged.top1, whole.top1);
+  EXPECT_EQ(merged.batch.token_ids, whole.batch.token_ids);
+  EXPECT_EQ(merged.batch.offsets, whole.batch.offsets);
+}
+
+// AngelSlim#288: a row of 100k tokens among short ones; the maximum length comes before any buffer.
+TEST_F(OfflineFeaturesTest, AL288_LongRowIsCutBeforeAnyBufferIsMade) {
+  write_samples({0, 5});
+  select(8);
+  auto offline = open();
+  ASSERT_TRUE(offline.ok()) << offline.status().message();
+  const auto taken = (*offline)->take(pack({5, 0}));
+  ASSERT_TRUE(taken.ok());
+  EXPECT_THAT(taken->missing, IsEmpty());
+  EXPECT_EQ(taken->features.batch.offsets, (std::vector<int32_t>{0, 8, 13}));
+  EXPECT_EQ(taken->features.hidden_states.size(), options_.shape.hidden_bytes(13));
+  EXPECT_EQ(taken->features.hidden_states.capacity(), options_.shape.hidden_bytes(13));
+  EXPECT_EQ(taken->features.top1[7], -1) << "the next token is cut off";
+  EXPECT_EQ(taken->features.hidden_states, make({5, 0}).hidden_states);
+}
+
+TEST_F(OfflineFeaturesTest, WholeSamplesAreAskedForWhereAStateDependsOnTheLength) {
+  write_samples({0, 5});
+  select(8);
+  options_.whole_samples_only = true;
+  auto offline = open();
+  ASSERT_TRUE(offline.ok()) << offline.status().message();
+  EXPECT_THAT((*offline)->take(pack({5, 0}))->missing, ElementsAre(0));
+  EXPECT_EQ((*offline)->counters().too_short, 1);
+}
+
+TEST_F(OfflineFeaturesTest, FilesThatCannotBeUsedAreCountedAndTheirSamplesMissing) {
+  struct Case {
+    const char* name;
+    std::function<void(PeerFile&)> spoil;
+    int64_t OfflineCounters::*counter;
+  };
+  const std::vector<Case> cases = {
+      {"other tokens", [](PeerFile& f) { f.token_ids[2] ^= 1; }, &OfflineCounters::other_tokens},
+      {"negative token", [](PeerFile& f) { f.token_ids[0] = -1; }, &OfflineCounters::other_tokens},
+      {"NaN", [](PeerFile& f) { f.states[17] = std::nanf(""); }, &OfflineCounters::unusable},
+      {"infinite", [](PeerFile& f) { f.states[1] = std::numeric_limits<float>::infinity(); },
+       &OfflineCounters::unusable},
+      {"slots",
+       [](PeerFile& f) {
+         f.slots = 2;
+         f.states.resize(static_cast<size_t>(f.rows * 2 * f.hidden));
+       },
+       &OfflineCounters::unusable},
+      {"hidden size",
+       [](PeerFile& f) {
+         f.hidden = 2;
+         f.states.resize(static_cast<size_t>(f.rows * f.slots * 2));
+       },
+       &OfflineCounters::unusable},
+      {"fewer tokens than states", [](PeerFile& f) { f.token_ids.pop_back(); },
+       &OfflineCounters::unusable},
+      {"short",
+       [](PeerFile& f) {
+         --f.rows;
+         f.token_ids.pop_back();
+         f.states.resize(static_cast<size_t>(f.rows * f.slots * f.hidden));
+       },
+       &OfflineCounters::too_short},
+  };
+  state_peer_slots({1, 2}, LastSlot::kBeforeNorm);
+  for (const Case& wrong : cases) {
+    SCOPED_TRACE(wrong.name);
+    for (const uint64_t sample : {0, 1, 3, 4}) {
+      PeerFile file(sample, rows_[sample].tokens);
+      if (sample == 3) wrong.spoil(file);
+      ASSERT_TRUE(file.write(files_, path_of(sample)).ok());
+    }
+    auto offline = open();
+    ASSERT_TRUE(offline.ok()) << offline.status().message();
+    const auto taken = (*offline)->take(pack({3, 4}));
+    ASSERT_TRUE(taken.ok()) << taken.status().message();
+    EXPECT_THAT(taken->missing, ElementsAre(0));
+    EXPECT_EQ(taken->features.batch.sample_ids, (std::vector<uint64_t>{4}));
+    const OfflineCounters counters = (*offline)->counters();
+    EXPECT_EQ(counters.*wrong.counter, 1);
+    EXPECT_EQ(counters.read, 1);
+  }
+}
+
+TEST_F(OfflineFeaturesTest, TruncatedFilesAreMissingFromTheStart) {
+  write_samples({0, 1, 3, 4});
+  const std::string whole = files_.read_text(path_of(3)).value();
+  for (const size_t size :
+       {size_t{0}, size_t{7}, size_t{200}, whole.size() / 2, whole.size() - 1}) {
+    SCOPED_TRACE(size);
+    auto out = files_.create(path_of(3));
+    ASSERT_TRUE(out.ok());
+    ASSERT_TRUE((*out)->append(std::as_bytes(std::span(whole).first(size))).ok());
+    auto offline = open();
+    ASSERT_TRUE(offline.ok()) << offline.status().message();
+    const auto taken = (*offline)->take(pack({3, 4}));
+    ASSERT_TRUE(taken.ok());
+    EXPECT_THAT(taken->missing, ElementsAre(0));
+    EXPECT_EQ((*offline)->counters().unusable, 1);
+    if (size <= whole.size() / 2) {
+      EXPECT_EQ((*offline)->coverage().found, 3);
+    }
+  }
+}
+
+TEST_F(OfflineFeaturesTest, StatesOfAnotherTypeAreRefusedNamingTheTensor) {
+  const std::vector<int32_t> wrong(static_cast<size_t>(kLengths[1] * 3 * kHidden), 1);
+  const std::vector<int64_t> ids(rows_[1].tokens.begin(), rows_[1].tokens.end());
+  const NamedTensor tensors[] = {
+      {"hidden_states", ConstTensorView(wrong.data(), DType::kI32, {kLengths[1], 3, kHidden})},
+      {"token_ids", view_of(std::span<const int64_t>(ids))}};
+  ASSERT_TRUE(write_safetensors(files_, path_of(1), tensors, {}).ok());
+  state_peer_slots({1, 2}, LastSlot::kBeforeNorm);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("hidden_states"), HasSubstr("I32"), HasSubstr("hs_1")));
+}
+
+TEST_F(OfflineFeaturesTest, ForeignFingerprintNamesTheFieldThatDiffers) {
+  write_samples({0, 1});
+  options_.fingerprint.set("target_hash", "def");
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("features.from"), HasSubstr("target_hash 'abc'"),
+                               HasSubstr("'def'"), HasSubstr("hs_0")));
+}
+
+TEST_F(OfflineFeaturesTest, FileThatLiesAboutItsTypeIsNotUsed) {
+  write_samples({0, 1});
+  options_.shape.dtype = DType::kBf16;  // without the fingerprint's word for it
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("F32"), HasSubstr("BF16")));
+}
+
+TEST_F(OfflineFeaturesTest, FeaturesOfOtherSamplesAreRefusedNotComputedInSilence) {
+  for (const uint64_t sample : {0, 1, 3, 4, 5}) {
+    std::vector<uint32_t> tokens = rows_[sample].tokens;
+    for (uint32_t& token : tokens) token = (token + 1) % 100;
+    ASSERT_TRUE(PeerFile(sample, tokens).write(files_, path_of(sample)).ok());
+  }
+  state_peer_slots({1, 2}, LastSlot::kBeforeNorm);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr(kDirectory), HasSubstr("other tokens")));
+}
+
+TEST_F(OfflineFeaturesTest, DirectoriesWithoutFeaturesAreRefused) {
+  EXPECT_THAT(refusal(), HasSubstr("holds no features"));
+  ASSERT_TRUE(files_.create(join_path(kDirectory, "hs_0.safetensors.zst")).ok());
+  EXPECT_THAT(refusal(), HasSubstr("hs_0.safetensors.zst is not read"));
+  options_.directories = {"/nowhere"};
+  EXPECT_THAT(refusal(), HasSubstr("/nowhere"));
+}
+
+TEST_F(OfflineFeaturesTest, PeersSlotsMustBeStated) {
+  ASSERT_TRUE(PeerFile(3, rows_[3].tokens).write(files_, path_of(3)).ok());
+  EXPECT_THAT(refusal(), HasSubstr("features.from_capture"));
+  state_peer_slots({1}, LastSlot::kBeforeNorm);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("state 2"), HasSubstr("features.from_capture")));
+  state_peer_slots({1, 2, 3}, LastSlot::kNone);
+  EXPECT_THAT(refusal(), HasSubstr("features.from_last"));
+  state_peer_slots({0, 1, 2}, LastSlot::kBeforeNorm);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("3 slots"), HasSubstr("4 follow")));
+  state_peer_slots({1, 2}, LastSlot::kBeforeNorm);
+  EXPECT_EQ(refusal(), "it was taken");
+}
+
+TEST_F(OfflineFeaturesTest, SlotsAreFoundByTheStateTheyHold) {
+  ASSERT_TRUE(PeerFile(3, rows_[3].tokens).write(files_, path_of(3)).ok());
+  state_peer_slots({2, 4, 1}, LastSlot::kNone);  // 4 is the last layer's output
+  auto offline = open();
+  ASSERT_TRUE(offline.ok()) << offline.status().message();
+  const auto taken = (*offline)->take(pack({3}));
+  ASSERT_TRUE(taken.ok());
+  EXPECT_THAT(taken->without_top1, ElementsAre(0));
+  const auto* values = taken->features.hidden_view().as<float>();
+  const int64_t slots[] = {2, 0, 1};
+  for (int64_t row = 0; row < kLengths[3]; ++row) {
+    for (int64_t slot = 0; slot < 3; ++slot) {
+      for (int64_t c = 0; c < kHidden; ++c) {
+        EXPECT_EQ(*values++, state(3, row, slots[slot], c)) << row << " " << slot << " " << c;
+      }
+    }
+  }
+}
+
+TEST_F(OfflineFeaturesTest, StatesAfterTheNormAreDividedByItsWeight) {
+  ASSERT_TRUE(PeerFile(3, rows_[3].tokens).write(files_, path_of(3)).ok());
+  state_peer_slots({1, 2}, LastSlot::kAfterNorm);
+  auto offline = open();
+  ASSERT_TRUE(offline.ok()) << offline.status().message();
+  const float zero[] = {1, 0, 1, 1}, weight[] = {2, 4, 0.5f, 1};
+  EXPECT_THAT((*offline)->set_final_norm(zero).message(), HasSubstr("after_norm"));
+  ASSERT_TRUE((*offline)->set_final_norm(weight).ok());
+  const auto taken = (*offline)->take(pack({3}));
+  ASSERT_TRUE(taken.ok());
+  const auto* values = taken->features.hidden_view().as<float>();
+  for (int64_t c = 0; c < kHidden; ++c) {
+    EXPECT_EQ(values[kHidden + c], state(3, 0, 1, c)) << "as it is";
+    EXPECT_EQ(values[2 * kHidden + c], state(3, 0, 2, c) / weight[c]);
+  }
+}
+
+TEST_F(OfflineFeaturesTest, FloatsBeyondBf16AreNotFinite) {
+  for (const uint64_t sample : {0, 1}) {
+    PeerFile file(sample, rows_[sample].tokens);
+    if (sample == 0) file.states[3] = 3.4e38f;
+    ASSERT_TRUE(file.write(files_, path_of(sample)).ok());
+  }
+  state_peer_slots({1, 2}, LastSlot::kBeforeNorm);
+  options_.shape.dtype = DType::kBf16;
+  auto offline = open();
+  ASSERT_TRUE(offline.ok()) << offline.status().message();
+  const auto taken = (*offline)->take(pack({0, 1}));
+  ASSERT_TRUE(taken.ok());
+  EXPECT_THAT(taken->missing, ElementsAre(0));
+  EXPECT_EQ(taken->features.hidden_view().as<uint16_t>()[5], bf16_from_float(state(1, 0, 1, 1)));
+}
+
+TEST_F(OfflineFeaturesTest, Top1BeyondTheVocabularyIsNotUsed) {
+  write_samples({0, 1, 3});
+  options_.target_vocab_size = 15;  // sample 3 has 10 .. 20
+  auto offline = open();
+  ASSERT_TRUE(offline.ok()) << offline.status().message();
+  EXPECT_THAT((*offline)->take(pack({0, 3}))->missing, ElementsAre(1));
+}
+
+// SpecForge#733: all files were read before the first step.
+TEST_F(OfflineFeaturesTest, SF733_OnlyAFewFilesAreReadAhead) {
+  std::vector<int64_t> lengths(500, 3);
+  rows_ = rows_of_lengths(lengths);
+  ASSERT_TRUE(ShardParts(rows_).write(files_, "/data/train.safetensors").ok());
+  train_ = std::move(open_dataset(files_, {"/data/train.safetensors"})).value();
+  select(64);
+  std::vector<uint64_t> samples;
+  for (uint64_t i = 0; i < lengths.size(); ++i) samples.push_back(i);
+  write_samples(samples);
+  const uint64_t before = files_.operation_count();
+  auto offline = open();
+  ASSERT_TRUE(offline.ok()) << offline.status().message();
+  EXPECT_EQ((*offline)->coverage().found, 500);
+  // A size each, a list, and the few that are looked into.
+  EXPECT_LE(files_.operation_count() - before, 500u + 20u);
+}
+
+TEST_F(OfflineFeaturesTest, ShardsWithBadOffsetsAreLeftOutAndTheRestServes) {
+  ASSERT_TRUE(write_feature_shard(files_, kDirectory, 0, make({0, 1}), origin()).ok());
+  Features broken = make({3, 4});
+  broken.batch.offsets[1] = broken.batch.offsets[2];
+  ASSERT_TRUE(write_feature_shard(files_, kDirectory, 1, broken, origin()).ok());
+  auto offline = open();
+  ASSERT_TRUE(offline.ok()) << offline.status().message();
+  EXPECT_EQ((*offline)->coverage().found, 2);
+  EXPECT_THAT((*offline)->take(pack({1, 3}))->missing, ElementsAre(1));
+}
+
+TEST_F(OfflineFeaturesTest, FailedWriteLeavesNoFile) {
+  const Features features = make({0});
+  files_.fill_disk_after(100);
+  const Status status = write_sample_features(files_, kDirectory, features, 0, origin());
+  EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
+  EXPECT_THAT(files_.list(kDirectory).value(), IsEmpty());
+}
+
+TEST_F(OfflineFeaturesTest, FilesAreNoLargerThanTheEstimate) {
+  write_samples({0, 5});
+  ASSERT_TRUE(write_feature_shard(files_, kDirectory, 0, make({0, 3, 5}), origin()).ok());
+  for (const uint64_t sample : {0, 5}) {
+    EXPECT_LE(files_.file_size(path_of(sample)).value(),
+              sample_file_bytes(options_.shape, kLengths[sample], origin()));
+  }
+  EXPECT_LE(files_.file_size(join_path(kDirectory, shard_file_name(0))).value(),
+            shard_file_bytes(options_.shape, 5 + 12 + 30, 3, origin()));
+}
+
+}  // namespace
+}  // namespace percheron
