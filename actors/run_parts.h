@@ -7,11 +7,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/batch_source.h"
 #include "actors/device_worker.h"
 #include "actors/feature_maker.h"
+#include "actors/held_out_features.h"
 #include "actors/observer.h"
 #include "actors/policy/quarantine.h"
 #include "actors/run_checkpoint.h"
@@ -24,26 +26,6 @@
 #include "kernels/collective.h"
 
 namespace percheron {
-
-/// The features of the held-out data, computed once and kept for every evaluation. Thread-safe.
-class HeldOutFeatures {
- public:
-  void add(FeaturesPtr features) {
-    const std::lock_guard lock(mutex_);
-    features_[features->batch.id.index] = std::move(features);
-  }
-  /// In the order of their micro-batches.
-  std::vector<FeaturesPtr> all() const {
-    const std::lock_guard lock(mutex_);
-    std::vector<FeaturesPtr> all;
-    for (const auto& [index, features] : features_) all.push_back(features);
-    return all;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::map<int64_t, FeaturesPtr> features_;
-};
 
 /// What a target actor works with.
 struct TargetPlace {
@@ -64,6 +46,9 @@ struct TrainerPlace {
 /// Everything that the actors of one process share. Made by train(), outlives the actors. Members
 /// are destroyed from the last to the first: what lives on a device goes before its worker.
 struct RunParts {
+  explicit RunParts(std::shared_ptr<const RunSetup> run)
+      : setup(std::move(run)), held_out(setup->config.evaluate().feature_bytes_max()) {}
+
   std::shared_ptr<const RunSetup> setup;
   FileSystem* files = nullptr;
   const Clock* clock = nullptr;

@@ -132,8 +132,9 @@ void add_notes(const RunSetup& setup, RunPlan& plan) {
                                      count(data.selection.too_long_skipped)));
   }
   if (data.held_out_left_out > 0) {
-    plan.notes.push_back(count(data.held_out_left_out) +
-                         " held-out samples are left out: features.bytes_max has no room for them");
+    plan.notes.push_back(
+        count(data.held_out_left_out) +
+        " held-out samples are left out: evaluate.feature_bytes_max has no room for them");
   }
   if (data.held_out_in_training > 0) {
     plan.notes.push_back(count(data.held_out_in_training) +
@@ -274,9 +275,10 @@ std::string RunPlan::text() const {
       format_bytes(feature_bytes_per_token), format_bytes(feature_bytes_per_epoch),
       format_bytes(setup->step_bytes_max), format_bytes(setup->config.features().bytes_max()));
   if (held_out_bytes > 0) {
-    text += fmt::format("held out    {} samples, {} of features in host memory\n",
-                        count(static_cast<int64_t>(setup->data.held_out_selection.samples.size())),
-                        format_bytes(held_out_bytes));
+    text += fmt::format(
+        "held out    {} samples, {} of features in host memory of evaluate.feature_bytes_max {}\n",
+        count(static_cast<int64_t>(setup->data.held_out_selection.samples.size())),
+        format_bytes(held_out_bytes), format_bytes(setup->config.evaluate().feature_bytes_max()));
   }
   for (const DevicePlan& device : devices) {
     const bool cpu = device.id.kind == DeviceKind::kCpu;

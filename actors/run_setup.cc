@@ -367,10 +367,11 @@ FeatureShape feature_shape(const RunSetup& setup) {
   return shape;
 }
 
-// Held-out features stay in memory for the whole run, beside the store: at most as much again.
-void limit_held_out(RunSetup& setup) {
+// Held-out features stay in memory for the whole run, beside the store.
+Status limit_held_out(RunSetup& setup) {
+  if (!setup.data.held_out) return ok_status();
   SampleSelection& chosen = setup.data.held_out_selection;
-  const uint64_t bytes_max = setup.config.features().bytes_max();
+  const uint64_t bytes_max = setup.config.evaluate().feature_bytes_max();
   uint64_t bytes = 0;
   size_t count = 0;
   while (count < chosen.samples.size()) {
@@ -378,10 +379,17 @@ void limit_held_out(RunSetup& setup) {
     if (bytes > bytes_max) break;
     ++count;
   }
+  if (count == 0) {
+    return invalid_argument(
+        fmt::format("evaluate.feature_bytes_max is {}: the features of the first held-out "
+                    "conversation alone take {}",
+                    bytes_max, bytes));
+  }
   setup.data.held_out_left_out = static_cast<int64_t>(chosen.samples.size() - count);
   chosen.samples.resize(count);
   chosen.lengths.resize(count);
   chosen.tokens = std::accumulate(chosen.lengths.begin(), chosen.lengths.end(), int64_t{0});
+  return ok_status();
 }
 
 Status resolve_draft_lengths(const proto::Evaluate& given, RunSetup& setup) {
@@ -427,12 +435,7 @@ Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileS
   PERCHERON_ASSIGN_OR_RETURN(setup->loss, resolve_loss(run, setup->drafter));
   PERCHERON_RETURN_IF_ERROR(resolve_vocabulary(run, files, *setup));
   setup->features = feature_shape(*setup);
-  limit_held_out(*setup);
-  if (setup->data.held_out && setup->data.held_out_selection.samples.empty()) {
-    return invalid_argument(
-        fmt::format("features.bytes_max is {}: not one held-out conversation fits",
-                    run.features().bytes_max()));
-  }
+  PERCHERON_RETURN_IF_ERROR(limit_held_out(*setup));
   PERCHERON_RETURN_IF_ERROR(resolve_steps(run.train(), *setup));
   PERCHERON_ASSIGN_OR_RETURN(setup->optimizer, resolve_optimizer(run));
   PERCHERON_ASSIGN_OR_RETURN(setup->schedule,

@@ -47,7 +47,7 @@ struct RunData {
   SampleSelection selection;
   PlanOptions held_out_options;
   SampleSelection held_out_selection;  // at most evaluate.conversations_max samples
-  int64_t held_out_left_out = 0;       // for which features.bytes_max has no room
+  int64_t held_out_left_out = 0;       // for which evaluate.feature_bytes_max has no room
   int64_t held_out_in_training = 0;    // held-out samples whose tokens are also trained on
   std::string tokenizer_note;          // why the tokenizer was not compared; empty if it was
 };

@@ -96,9 +96,10 @@ std::vector<std::string> setting_notes(const RunSetup& setup) {
   notes.unless(setup.steps.epochs() > 1, "features", run.features(),
                {"cache_memory_bytes_max", "cache_disk_bytes_max", "cache_directory"},
                "the run has one epoch, no features are read again");
-  notes.unless(setup.data.held_out != nullptr, "evaluate", run.evaluate(),
-               {"every_steps", "at_steps", "conversations_max", "draft_lengths"},
-               "data.held_out is not given");
+  notes.unless(
+      setup.data.held_out != nullptr, "evaluate", run.evaluate(),
+      {"every_steps", "at_steps", "conversations_max", "draft_lengths", "feature_bytes_max"},
+      "data.held_out is not given");
   check_end(setup, notes);
   return notes.take();
 }

@@ -9,8 +9,7 @@ Status produce(Context& context, RunParts& parts, FeatureMaker& maker, MicroBatc
   PERCHERON_ASSIGN_OR_RETURN(MadeFeatures made, maker.make(context, parts.batches->make(id)));
   *tokens = made.computed_tokens;
   if (id.epoch == kHeldOutEpoch) {
-    parts.held_out.add(std::move(made.features));
-    return ok_status();
+    return parts.held_out.add(std::move(made.features));
   }
   return parts.store->publish(std::move(made.features));
 }

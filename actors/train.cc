@@ -201,9 +201,10 @@ void tell_about_setup(const RunSetup& setup, const RunParts& parts, RunObserver&
                                   count(data.selection.unsupervised_dropped)));
   }
   if (data.held_out_left_out > 0) {
-    observer.on_event(fmt::format(
-        "{} held-out samples are left out: their features do not fit into features.bytes_max",
-        count(data.held_out_left_out)));
+    observer.on_event(
+        fmt::format("{} held-out samples are left out: their features do not fit into "
+                    "evaluate.feature_bytes_max",
+                    count(data.held_out_left_out)));
   }
   if (data.held_out_in_training > 0) {
     observer.on_event(fmt::format(
@@ -273,8 +274,7 @@ void remove_unused_output(FileSystem& files, const std::string& output) {
 
 Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup> setup,
                                                  const RunEnvironment& environment) {
-  auto parts = std::make_unique<RunParts>();
-  parts->setup = setup;
+  auto parts = std::make_unique<RunParts>(setup);
   parts->files = &environment.files;
   parts->clock = &environment.clock;
   parts->batches = std::make_shared<BatchSource>(setup, environment.clock);

@@ -247,17 +247,36 @@ TEST(RunSetup, HeldOutSamplesThatAreTrainedOnAreCounted) {
   EXPECT_EQ((*setup)->data.held_out_in_training, 9);
 }
 
-TEST(RunSetup, HeldOutFeaturesNeverExceedTheStoresLimit) {
+TEST(RunSetup, HeldOutFeaturesNeverExceedTheirOwnLimit) {
   proto::Run run = make_tiny_run("many_held_out", {.held_out = 60});
   auto setup = resolve_run(run, system_files());
   ASSERT_TRUE(setup.ok()) << setup.status().message();
   EXPECT_EQ((*setup)->data.held_out_left_out, 0);
-  run.mutable_features()->set_bytes_max((*setup)->step_bytes_max);
+  const uint64_t bytes_max = (*setup)->step_bytes_max;
+  run.mutable_evaluate()->set_feature_bytes_max(bytes_max);
   setup = resolve_run(run, system_files());
   ASSERT_TRUE(setup.ok()) << setup.status().message();
   const SampleSelection& chosen = (*setup)->data.held_out_selection;
   EXPECT_GT((*setup)->data.held_out_left_out, 0);
-  EXPECT_LE((*setup)->features.bytes(chosen.tokens, 0), (*setup)->step_bytes_max);
+  EXPECT_LE((*setup)->features.bytes(chosen.tokens, 0), bytes_max);
+  const Result<RunPlan> plan = plan_run(**setup, system_files());
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_LE(plan->held_out_bytes, bytes_max);
+  EXPECT_NE(plan->text().find("held-out samples are left out: evaluate.feature_bytes_max"),
+            std::string::npos)
+      << plan->text();
+  // The store's limit is another thing.
+  run.mutable_evaluate()->clear_feature_bytes_max();
+  run.mutable_features()->set_bytes_max(bytes_max);
+  setup = resolve_run(run, system_files());
+  ASSERT_TRUE(setup.ok()) << setup.status().message();
+  EXPECT_EQ((*setup)->data.held_out_left_out, 0);
+
+  run.mutable_evaluate()->set_feature_bytes_max(100);
+  setup = resolve_run(run, system_files());
+  ASSERT_FALSE(setup.ok());
+  EXPECT_NE(setup.status().message().find("evaluate.feature_bytes_max is 100"), std::string::npos)
+      << setup.status().message();
 }
 
 TEST(RunPlan, CountsStepsBytesAndMemory) {
