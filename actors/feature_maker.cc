@@ -46,6 +46,7 @@ Result<Features> TargetFeatureMaker::capture_once(Context& context, const MicroB
 
 Result<std::optional<Features>> TargetFeatureMaker::capture(Context& context,
                                                             const MicroBatch& batch) {
+  PERCHERON_RETURN_IF_ERROR(target_.load_layers(context).with_context("loading the target"));
   Result<Features> features = capture_once(context, batch);
   if (features.ok()) return std::optional<Features>(std::move(features).value());
   if (features.status().code() != StatusCode::kDataLoss) return features.status();

@@ -31,7 +31,8 @@ class FeatureMaker {
 /// sample of which a state is not finite is set aside and left out of its micro-batch.
 class TargetFeatureMaker final : public FeatureMaker {
  public:
-  /// `target` lives on the device whose worker calls make(); `cache` may be null. All are borrowed.
+  /// `target` lives on the device whose worker calls make(); its layers are loaded when first
+  /// needed. `cache` may be null. All are borrowed.
   TargetFeatureMaker(Target& target, FeatureCache* cache, Quarantine& quarantine,
                      FeatureShape shape, std::string fingerprint);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <optional>
 
 namespace percheron {
@@ -117,6 +118,23 @@ void add_order(const PlanOptions& data, Fingerprint& fingerprint) {
   if (data.order == EpochOrder::kBucketed) fingerprint.set("data.buckets", text(data.buckets));
 }
 
+// One line, as a fingerprint needs.
+std::string directories_text(const proto::Features& given) {
+  if (given.from().empty()) return "none";
+  std::string text = fmt::format("{}", fmt::join(given.from().begin(), given.from().end(), ", "));
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+// Another engine's states are not the target's to the bit. Percheron's own are.
+void add_peer_features(const proto::Features& given, Fingerprint& fingerprint) {
+  if (given.from().empty() || given.from_capture().empty()) return;
+  static constexpr const char* kLast[] = {"none", "before_norm", "after_norm"};
+  fingerprint.set("features.from_capture", text(std::vector<int64_t>(given.from_capture().begin(),
+                                                                     given.from_capture().end())));
+  fingerprint.set("features.from_last", kLast[static_cast<int>(given.from_last())]);
+}
+
 // Only what the drafter's kind reads.
 void add_loss(const RunSetup& setup, Fingerprint& fingerprint) {
   const LossConfig& loss = setup.loss;
@@ -155,6 +173,17 @@ Fingerprint run_fingerprint(const RunSetup& setup, const std::string& target_has
   return fingerprint;
 }
 
+Fingerprint feature_fingerprint(const RunSetup& setup, const std::string& target_hash) {
+  const Fingerprint whole = run_fingerprint(setup, target_hash);
+  Fingerprint fingerprint;
+  for (const auto& [field, value] : whole.fields()) {
+    if (field != "mask_token" && field != "draft_vocabulary_hash") fingerprint.set(field, value);
+  }
+  fingerprint.set("data.train", setup.data.train->content_hash());
+  fingerprint.set("features.dtype", text(setup.features.dtype));
+  return fingerprint;
+}
+
 Fingerprint resume_fingerprint(const RunSetup& setup, const std::string& target_hash) {
   Fingerprint fingerprint = run_fingerprint(setup, target_hash);
   const PlanOptions& data = setup.data.options;
@@ -166,6 +195,7 @@ Fingerprint resume_fingerprint(const RunSetup& setup, const std::string& target_
   add_order(data, fingerprint);
   fingerprint.set("train.micro_batches_per_step", text(setup.steps.micro_batches_per_step()));
   fingerprint.set("features.dtype", text(setup.features.dtype));
+  add_peer_features(setup.config.features(), fingerprint);
   add_drafter(setup, fingerprint);
   add_loss(setup, fingerprint);
   const OptimizerConfig& optimizer = setup.optimizer;
@@ -195,6 +225,7 @@ Fingerprint changeable_settings(const RunSetup& setup) {
   if (schedule.shape == ScheduleShape::kWsd) {
     settings.set("schedule.decay_steps", text(schedule.decay_steps));
   }
+  settings.set("features.from", directories_text(setup.config.features()));
   // The learning rate of a step depends on how many there are.
   settings.set("schedule.steps", text(schedule.total_steps));
   return settings;

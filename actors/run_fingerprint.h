@@ -12,6 +12,11 @@ namespace percheron {
 /// Target::weights_hash().
 Fingerprint run_fingerprint(const RunSetup& setup, const std::string& target_hash);
 
+/// What a sample's features depend on, for files of them: run_fingerprint() without the mask token
+/// and the draft vocabulary, which change none, with the data, whose samples are numbered by their
+/// place, and the features' type.
+Fingerprint feature_fingerprint(const RunSetup& setup, const std::string& target_hash);
+
 /// What a resumed run may not change: the run's fingerprint, data, packing, steps, the drafter's
 /// whole shape, the loss, and those settings of the optimizer that its moments were gathered with
 /// (kind, betas, epsilon, momentum). Resolved values, one field each, so that a default may be
@@ -19,7 +24,8 @@ Fingerprint run_fingerprint(const RunSetup& setup, const std::string& target_has
 /// silently.
 Fingerprint resume_fingerprint(const RunSetup& setup, const std::string& target_hash);
 
-/// What a resumed run may change, which is then said: rates, weight decay, clipping, the schedule.
+/// What a resumed run may change, which is then said: rates, weight decay, clipping, the schedule,
+/// where captured features lie.
 Fingerprint changeable_settings(const RunSetup& setup);
 
 }  // namespace percheron

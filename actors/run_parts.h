@@ -23,6 +23,7 @@
 #include "base/file_system.h"
 #include "data/feature_cache.h"
 #include "data/feature_store.h"
+#include "data/offline_features.h"
 #include "kernels/collective.h"
 
 namespace percheron {
@@ -61,7 +62,8 @@ struct RunParts {
   HeldOutFeatures held_out;
   std::unique_ptr<FeatureStore> store;
   std::unique_ptr<Quarantine> quarantine;
-  std::unique_ptr<FeatureCache> cache;  // null when nothing is kept for later epochs
+  std::unique_ptr<OfflineFeatures> offline;  // null when no features were captured before
+  std::unique_ptr<FeatureCache> cache;       // null when nothing is kept for later epochs
   std::vector<std::unique_ptr<DeviceWorker>> workers;
   std::map<DeviceId, std::unique_ptr<Target>> models;  // frozen targets, one per device
   std::vector<TargetPlace> targets;

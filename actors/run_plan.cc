@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "actors/batch_source.h"
+#include "actors/offline_setup.h"
 #include "actors/setting_notes.h"
 #include "actors/step_trainer.h"
 #include "base/units.h"
@@ -49,6 +50,20 @@ MicroBatch largest_batch(BatchSource& batches, int64_t epoch, const EpochPlan& p
   return batches.make({epoch, largest});
 }
 
+// Features as files give them: as large, their values don't matter.
+Features blank_features(const RunSetup& setup, const MicroBatch& batch) {
+  const FeatureShape& shape = setup.features;
+  Features features;
+  features.batch = batch;
+  features.dtype = shape.dtype;
+  features.slots = shape.slots;
+  features.hidden_size = shape.hidden_size;
+  features.has_last = shape.has_last;
+  features.hidden_states.resize(shape.hidden_bytes(batch.tokens()));
+  if (shape.has_top1) features.top1.assign(batch.token_ids.size(), setup.draft_ids.front());
+  return features;
+}
+
 Result<Features> count_capture(Context& context, const RunSetup& setup, Target& target,
                                const MicroBatch& batch) {
   return capture_features(context, target, batch, setup.features.dtype,
@@ -74,13 +89,22 @@ Status count_memory(const std::shared_ptr<const RunSetup>& setup, FileSystem& fi
   options.compute_dtype = setup->target_dtype;
   options.capture = setup->drafter.capture;
   options.capture_last = setup->features.has_last;
+  options.layers = setup->config.features().from().empty();
   PERCHERON_ASSIGN_OR_RETURN(
       const std::unique_ptr<Target> target,
       Target::load(files, setup->config.target().path(), device->context(), options));
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<OfflineFeatures> offline,
+                             open_offline_features(*setup, files, target->weights_hash(), ""));
+  if (offline) plan.offline = offline->coverage();
+  if (target_must_run(*setup, offline.get())) {
+    PERCHERON_RETURN_IF_ERROR(target->load_layers(device->context()));
+  }
   const MicroBatch batch =
       largest_batch(batches, 0, EpochPlan::make(data.selection, data.options, 0));
-  PERCHERON_ASSIGN_OR_RETURN(const Features features,
-                             count_capture(device->context(), *setup, *target, batch));
+  Features features = blank_features(*setup, batch);
+  if (!offline || offline->coverage().missing() > 0) {
+    PERCHERON_ASSIGN_OR_RETURN(features, count_capture(device->context(), *setup, *target, batch));
+  }
   std::optional<Features> held_out;
   if (data.held_out) {
     const MicroBatch measured = largest_batch(
@@ -141,11 +165,15 @@ void add_notes(const RunSetup& setup, RunPlan& plan) {
                          " held-out samples are also trained on");
   }
   const uint64_t cache = features.cache_memory_bytes_max() + features.cache_disk_bytes_max();
-  if (plan.epochs > 1 && cache < plan.feature_bytes_per_epoch) {
+  const uint64_t in_files = plan.offline ? plan.offline->file_bytes : 0;
+  const uint64_t made =
+      plan.feature_bytes_per_epoch - std::min(in_files, plan.feature_bytes_per_epoch);
+  const bool all_in_files = plan.offline && plan.offline->missing() == 0;
+  if (plan.epochs > 1 && !all_in_files && cache < made) {
     plan.notes.push_back(fmt::format(
-        "the features of an epoch need {}, features.cache_* keeps {}: the rest is made anew each "
+        "the features of an epoch need {}{}, features.cache_* keeps {}: the rest is made anew each "
         "epoch",
-        format_bytes(plan.feature_bytes_per_epoch), format_bytes(cache)));
+        format_bytes(made), in_files > 0 ? " beside those in files" : "", format_bytes(cache)));
   }
 }
 
@@ -274,6 +302,7 @@ std::string RunPlan::text() const {
       "features    {} a token, {} an epoch; the largest step {} of features.bytes_max {}\n",
       format_bytes(feature_bytes_per_token), format_bytes(feature_bytes_per_epoch),
       format_bytes(setup->step_bytes_max), format_bytes(setup->config.features().bytes_max()));
+  if (offline) text += "captured    " + coverage_text(*setup, *offline) + "\n";
   if (held_out_bytes > 0) {
     text += fmt::format(
         "held out    {} samples, {} of features in host memory of evaluate.feature_bytes_max {}\n",

@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "actors/run_setup.h"
 #include "base/file_system.h"
 #include "base/status.h"
+#include "data/offline_features.h"
 
 namespace percheron {
 
@@ -33,7 +35,8 @@ struct RunPlan {
   double efficiency = 1;  // tokens of samples over tokens with their padding
   uint64_t feature_bytes_per_token = 0;
   uint64_t feature_bytes_per_epoch = 0;
-  uint64_t held_out_bytes = 0;  // kept in host memory for the whole run
+  uint64_t held_out_bytes = 0;             // kept in host memory for the whole run
+  std::optional<OfflineCoverage> offline;  // what lies in the files of features.from
   int64_t trained_parameters = 0, frozen_parameters = 0;
   std::vector<DevicePlan> devices;
   std::vector<std::string> notes;  // what a reader should know before starting

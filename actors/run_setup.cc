@@ -9,6 +9,7 @@
 #include <thread>
 #include <unordered_set>
 
+#include "actors/offline_setup.h"
 #include "actors/policy/credits.h"
 #include "actors/run_settings.h"
 #include "actors/tokenizer_check.h"
@@ -429,6 +430,7 @@ Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileS
   PERCHERON_ASSIGN_OR_RETURN(setup->placement, resolve_placement(run.placement()));
   PERCHERON_ASSIGN_OR_RETURN(setup->target, read_model_config(files, run.target().path()));
   PERCHERON_ASSIGN_OR_RETURN(setup->data, resolve_data(run, files, setup->target));
+  PERCHERON_RETURN_IF_ERROR(check_offline_settings(run, setup->data.options, setup->target));
   PERCHERON_ASSIGN_OR_RETURN(
       setup->drafter,
       resolve_drafter(run, files, setup->target, setup->data.train->passport().vocab_size));

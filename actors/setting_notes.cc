@@ -96,6 +96,8 @@ std::vector<std::string> setting_notes(const RunSetup& setup) {
   notes.unless(setup.steps.epochs() > 1, "features", run.features(),
                {"cache_memory_bytes_max", "cache_disk_bytes_max", "cache_directory"},
                "the run has one epoch, no features are read again");
+  notes.unless(!run.features().from().empty(), "features", run.features(),
+               {"from_capture", "from_last"}, "features.from is not given");
   notes.unless(
       setup.data.held_out != nullptr, "evaluate", run.evaluate(),
       {"every_steps", "at_steps", "conversations_max", "draft_lengths", "feature_bytes_max"},

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "actors/actor_system.h"
+#include "base/units.h"
 #include "data/checkpoint.h"
 
 namespace percheron {
@@ -150,6 +151,25 @@ class Shell {
     }
   }
 
+  void tell_offline(RunSummary& summary) {
+    const auto& offline = orders_.world().parts.offline;
+    if (!offline) return;
+    const OfflineCounters counts = offline->counters();
+    const std::pair<const char*, int64_t> counters[] = {
+        {"samples_from_files_since_start", counts.read},
+        {"samples_not_in_files_since_start", counts.absent},
+        {"samples_too_short_in_files_since_start", counts.too_short},
+        {"samples_of_other_tokens_in_files_since_start", counts.other_tokens},
+        {"samples_unusable_in_files_since_start", counts.unusable}};
+    for (const auto& [name, count] : counters) summary.counters.emplace_back(name, count);
+    orders_.world().observer.on_event(
+        "features: " + format_count(static_cast<uint64_t>(counts.read)) +
+        " samples were taken from files, " +
+        format_count(static_cast<uint64_t>(counts.absent + counts.too_short + counts.other_tokens +
+                                           counts.unusable)) +
+        " were not found there or could not be used");
+  }
+
   // Ends the run once everything that the last message caused is done.
   void settle() {
     if (told_end_ || !orders_.pending_finish()) return;
@@ -157,6 +177,7 @@ class Shell {
     RunSummary summary = supervisor_.summary();
     summary.counters.emplace_back("samples_quarantined_since_start",
                                   orders_.world().parts.quarantine->count());
+    tell_offline(summary);
     orders_.world().on_finish(*orders_.pending_finish(), summary);
   }
 

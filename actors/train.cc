@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/offline_feature_maker.h"
+#include "actors/offline_setup.h"
 #include "actors/run_fingerprint.h"
 #include "actors/setting_notes.h"
 #include "base/log.h"
@@ -41,6 +43,7 @@ Status load_target(RunParts& parts, DeviceId id) {
   options.compute_dtype = setup.target_dtype;
   options.capture = setup.drafter.capture;
   options.capture_last = setup.features.has_last;
+  options.layers = setup.config.features().from().empty();  // else once the files were looked at
   return worker_of(parts, id)->run([&](Context& context) -> Status {
     PERCHERON_ASSIGN_OR_RETURN(
         parts.models[id],
@@ -65,6 +68,24 @@ Status load_targets(RunParts& parts) {
   for (DeviceId id : placement.targets) PERCHERON_RETURN_IF_ERROR(load_target(parts, id));
   for (DeviceId id : placement.trainers) {
     if (!model_for_trainer(parts, id)) PERCHERON_RETURN_IF_ERROR(load_target(parts, id));
+  }
+  return ok_status();
+}
+
+/// Looks at the files of features and loads the targets' layers where they are needed all the same.
+Status open_offline(RunParts& parts, const std::string& target_hash, RunObserver& observer) {
+  const RunSetup& setup = *parts.setup;
+  PERCHERON_ASSIGN_OR_RETURN(
+      parts.offline, open_offline_features(setup, *parts.files, target_hash, parts.fingerprint));
+  if (!parts.offline) return ok_status();
+  observer.on_event("features: " + coverage_text(setup, parts.offline->coverage()));
+  const bool must_run = target_must_run(setup, parts.offline.get());
+  for (const auto& [id, model] : parts.models) {
+    Target& target = *model;
+    PERCHERON_RETURN_IF_ERROR(worker_of(parts, id)->run([&](Context& context) -> Status {
+      PERCHERON_RETURN_IF_ERROR(tell_final_norm(context, setup, target, *parts.offline));
+      return must_run ? target.load_layers(context) : ok_status();
+    }));
   }
   return ok_status();
 }
@@ -239,6 +260,7 @@ Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
   fingerprint.set("data.train", setup.data.train->content_hash());
   parts.fingerprint = fingerprint.digest();
   parts.checkpoint = {parts.setup, resume_fingerprint(setup, target_hash), parts.batches};
+  PERCHERON_RETURN_IF_ERROR(open_offline(parts, target_hash, environment.observer));
   PERCHERON_ASSIGN_OR_RETURN(
       parts.store, FeatureStore::make({setup.config.features().bytes_max(), setup.step_bytes_max}));
   PERCHERON_ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
@@ -253,9 +275,13 @@ Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
   for (DeviceId id : setup.placement.targets) {
     TargetPlace place;
     place.worker = worker_of(parts, id);
-    place.maker =
-        std::make_unique<TargetFeatureMaker>(*parts.models.at(id), parts.cache.get(),
-                                             *parts.quarantine, setup.features, parts.fingerprint);
+    Target& model = *parts.models.at(id);
+    place.maker = std::make_unique<TargetFeatureMaker>(model, parts.cache.get(), *parts.quarantine,
+                                                       setup.features, parts.fingerprint);
+    if (parts.offline) {
+      place.maker =
+          std::make_unique<OfflineFeatureMaker>(*parts.offline, model, std::move(place.maker));
+    }
     parts.targets.push_back(std::move(place));
   }
   PERCHERON_RETURN_IF_ERROR(make_trainers(parts, point));

@@ -41,33 +41,22 @@ Status check_features(const Features& features, const TargetOptions& options, in
                     layer == 0 ? "0 (embedding)" : fmt::format("after layer {}", layer));
 }
 
-// The rows whose next token is supervised and belongs to the same document.
-std::vector<int32_t> supervised_rows(const MicroBatch& batch) {
-  std::vector<int32_t> rows;
-  for (size_t d = 0; d + 1 < batch.offsets.size(); ++d) {
-    for (int32_t row = batch.offsets[d]; row + 1 < batch.offsets[d + 1]; ++row) {
-      if (batch.loss_mask[static_cast<size_t>(row) + 1] != 0) rows.push_back(row);
-    }
+// The rows of document `d` whose next token is supervised and of the same document.
+void add_supervised_rows(const MicroBatch& batch, size_t d, std::vector<int32_t>& rows) {
+  for (int32_t row = batch.offsets[d]; row + 1 < batch.offsets[d + 1]; ++row) {
+    if (batch.loss_mask[static_cast<size_t>(row) + 1] != 0) rows.push_back(row);
   }
-  return rows;
 }
 
-// Fills features.top1 from the last states [T, H].
-Status fill_top1(Context& context, Target& target, ConstTensorView last, Features& features) {
-  features.top1.assign(features.batch.token_ids.size(), -1);
-  const std::vector<int32_t> rows = supervised_rows(features.batch);
-  const int64_t count = static_cast<int64_t>(rows.size()), hidden = features.hidden_size;
-  if (count == 0) return ok_status();
-  Arena::Scope scope(context.arena);
-  const TensorView indices = context.arena.take(DType::kI32, {count});
-  const TensorView gathered = context.arena.take(DType::kF32, {count, hidden});
-  const TensorView ids = context.arena.take(DType::kI32, {count});
-  context.device.copy_bytes(context.stream, indices.data(), rows.data(), indices.bytes());
-  context.device.ops().gather_rows(context, last, indices, gathered);
+// Sets features.top1 of `rows` to the target's choices after the states `gathered`, which are
+// theirs, [rows, H] f32 on the device.
+Status set_top1(Context& context, Target& target, std::span<const int32_t> rows,
+                const TensorView& gathered, Features& features) {
+  const int64_t hidden = features.hidden_size;
+  const TensorView ids = context.arena.take(DType::kI32, {static_cast<int64_t>(rows.size())});
   target.top1(context, gathered, ids);
-
   std::vector<int32_t> host_ids(rows.size());
-  std::vector<float> states(static_cast<size_t>(count * hidden));
+  std::vector<float> states(rows.size() * static_cast<size_t>(hidden));
   context.device.copy_bytes(context.stream, host_ids.data(), ids.data(), ids.bytes());
   context.device.copy_bytes(context.stream, states.data(), gathered.data(), gathered.bytes());
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
@@ -79,6 +68,23 @@ Status fill_top1(Context& context, Target& target, ConstTensorView last, Feature
   for (size_t i = 0; i < rows.size(); ++i)
     features.top1[static_cast<size_t>(rows[i])] = host_ids[i];
   return ok_status();
+}
+
+// Fills features.top1 from the last states [T, H].
+Status fill_top1(Context& context, Target& target, ConstTensorView last, Features& features) {
+  features.top1.assign(features.batch.token_ids.size(), -1);
+  std::vector<int32_t> rows;
+  for (size_t d = 0; d + 1 < features.batch.offsets.size(); ++d) {
+    add_supervised_rows(features.batch, d, rows);
+  }
+  const int64_t count = static_cast<int64_t>(rows.size());
+  if (count == 0) return ok_status();
+  Arena::Scope scope(context.arena);
+  const TensorView indices = context.arena.take(DType::kI32, {count});
+  const TensorView gathered = context.arena.take(DType::kF32, {count, features.hidden_size});
+  context.device.copy_bytes(context.stream, indices.data(), rows.data(), indices.bytes());
+  context.device.ops().gather_rows(context, last, indices, gathered);
+  return set_top1(context, target, rows, gathered, features);
 }
 
 }  // namespace
@@ -115,6 +121,30 @@ Result<Features> capture_features(Context& context, Target& target, const MicroB
   }
   if (top1 == Top1::kYes) PERCHERON_RETURN_IF_ERROR(fill_top1(context, target, last, features));
   return features;
+}
+
+Status choose_top1(Context& context, Target& target, std::span<const int32_t> documents,
+                   Features& features) {
+  PERCHERON_CHECK(features.has_last && features.top1.size() == features.batch.token_ids.size(),
+                  "top-1 ids follow from the last state and have a place");
+  std::vector<int32_t> rows;
+  for (const int32_t d : documents) {
+    add_supervised_rows(features.batch, static_cast<size_t>(d), rows);
+  }
+  if (rows.empty()) return ok_status();
+  const int64_t hidden = features.hidden_size;
+  std::vector<float> states;
+  for (const int32_t row : rows) {
+    const ConstTensorView slots = features.hidden_view().rows(row, row + 1);
+    const std::vector<float> last = to_floats(
+        slots.reshaped({features.slots, hidden}).rows(features.slots - 1, features.slots));
+    states.insert(states.end(), last.begin(), last.end());
+  }
+  Arena::Scope scope(context.arena);
+  const TensorView gathered =
+      context.arena.take(DType::kF32, {static_cast<int64_t>(rows.size()), hidden});
+  context.device.copy_bytes(context.stream, gathered.data(), states.data(), gathered.bytes());
+  return set_top1(context, target, rows, gathered, features);
 }
 
 }  // namespace percheron

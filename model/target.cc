@@ -26,6 +26,7 @@ class HfTarget final : public Target {
   }
 
   Status load_weights(Context& context);
+  Status load_layers(Context& context) override;
 
   const ModelConfig& config() const override { return config_; }
   const TargetOptions& options() const override { return options_; }
@@ -84,12 +85,7 @@ Status HfTarget::load_weights(Context& context) {
   PERCHERON_ASSIGN_OR_RETURN(embedding_, load_table(context, "embed_tokens.weight"));
   const std::string norm[] = {"norm.weight"};
   PERCHERON_ASSIGN_OR_RETURN(final_norm_, load_stacked_f32(context, weights_, norm));
-  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    PERCHERON_ASSIGN_OR_RETURN(
-        TransformerLayer layer,
-        TransformerLayer::load(context, config_, i, weights_, options_.compute_dtype));
-    layers_.push_back(std::move(layer));
-  }
+  if (options_.layers) PERCHERON_RETURN_IF_ERROR(load_layers(context));
   if (options_.head) {
     const std::string name[] = {config_.tie_word_embeddings ? "embed_tokens.weight"
                                                             : "lm_head.weight"};
@@ -100,6 +96,20 @@ Status HfTarget::load_weights(Context& context) {
                                load_packed(context, weights_, name, options_.compute_dtype));
   }
   return context.stream.wait_idle();
+}
+
+Status HfTarget::load_layers(Context& context) {
+  if (!layers_.empty()) return ok_status();
+  std::vector<TransformerLayer> layers;
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    PERCHERON_ASSIGN_OR_RETURN(
+        TransformerLayer layer,
+        TransformerLayer::load(context, config_, i, weights_, options_.compute_dtype));
+    layers.push_back(std::move(layer));
+  }
+  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  layers_ = std::move(layers);
+  return ok_status();
 }
 
 // As stored, but f16 as f32: the operations read only f32 and bf16.
@@ -162,6 +172,7 @@ Status HfTarget::check_outputs(int64_t rows, const KvCache* cache, const TensorV
 Status HfTarget::forward(Context& context, const PackedSequences& rows, KvCache* cache,
                          TensorView captured, TensorView last) {
   const int64_t count = static_cast<int64_t>(rows.token_ids.size());
+  PERCHERON_CHECK(!layers_.empty(), "the target's layers are loaded before it runs");
   PERCHERON_RETURN_IF_ERROR(check_outputs(count, cache, captured, last));
   PERCHERON_ASSIGN_OR_RETURN(RowPlan plan,
                              plan_rows(rows, config_.vocab_size, cache, config_.sliding_window));

@@ -55,6 +55,7 @@ struct TargetOptions {
   std::vector<int64_t> capture;
   bool capture_last = false;  // also the last layer's output before the final norm, as the last one
   bool head = true;           // load and pack the head (needed for logits and top-1)
+  bool layers = true;  // load the decoder layers now; else load_layers() does before forward()
 };
 
 /// The frozen target. Loads a Hugging Face directory; weights are packed once and never change.
@@ -73,13 +74,16 @@ class Target {
   /// What products and activations really are: the options' compute_dtype, or f32 where the device
   /// has no native bf16. A KvCache has this dtype.
   virtual DType compute_dtype() const = 0;
-  /// Runs the rows; with `cache`, extends the sequences in it. `captured` receives [T, K, H] in its
-  /// own dtype (absent: not wanted), K counting the slot of `capture_last`; `last` [T, H] f32
-  /// receives the residual stream before the final norm (absent: not wanted, and layers after the
-  /// last captured one are skipped when there is no cache). Waits for the device. kInvalidArgument
-  /// names a token outside the vocabulary or a cache slot that is full; with a cache and dynamic
-  /// rope, sequences beyond max_position_embeddings are refused. After an error the cache is as
-  /// before.
+  /// Loads the decoder layers where the options left them out; ok where they are there. On an error
+  /// none are there.
+  virtual Status load_layers(Context& context) = 0;
+  /// Runs the rows, once the layers are loaded; with `cache`, extends the sequences in it.
+  /// `captured` receives [T, K, H] in its own dtype (absent: not wanted), K counting the slot of
+  /// `capture_last`; `last` [T, H] f32 receives the residual stream before the final norm (absent:
+  /// not wanted, and layers after the last captured one are skipped when there is no cache). Waits
+  /// for the device. kInvalidArgument names a token outside the vocabulary or a cache slot that is
+  /// full; with a cache and dynamic rope, sequences beyond max_position_embeddings are refused.
+  /// After an error the cache is as before.
   virtual Status forward(Context& context, const PackedSequences& rows, KvCache* cache,
                          TensorView captured, TensorView last) = 0;
   /// logits [R, V] f32 of rows of `last` [R, H] (final norm and head applied).
@@ -105,5 +109,11 @@ enum class Top1 { kNo, kYes };
 /// elsewhere. kDataLoss names sample and layer of a state that is not finite.
 Result<Features> capture_features(Context& context, Target& target, const MicroBatch& batch,
                                   DType feature_dtype, Top1 top1);
+
+/// Fills features.top1 of these documents, ascending, as capture_features() does, but from the last
+/// slot, in its precision: for features that were captured without. They have a last slot. Needs
+/// the target's head, not its layers.
+Status choose_top1(Context& context, Target& target, std::span<const int32_t> documents,
+                   Features& features);
 
 }  // namespace percheron

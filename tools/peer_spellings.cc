@@ -11,7 +11,7 @@ constexpr std::string_view kCapture =
     "speculators' and vLLM's "
     "numbers as they are, SpecForge's, SGLang's and z-lab's plus 1";
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 56> kSpellings{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 58> kSpellings{{
     {"target_model_path", "target.path"},
     {"target_model_name_or_path", "target.path"},
     {"verifier_name_or_path", "target.path"},
@@ -57,6 +57,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 56> kSpellin
     {"eagle_aux_hidden_state_layer_ids", kCapture},
     {"aux_hidden_states_layers", kCapture},
     {"target_layer_ids", kCapture},
+    {"hidden_states_path", "features.from"},
+    {"train_hidden_states_path", "features.from"},
     {"draft_checkpoint_path", "drafter.init_from"},
     {"from_pretrained", "drafter.init_from"},
     {"resume_from",

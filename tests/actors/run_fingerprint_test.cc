@@ -41,6 +41,11 @@ TEST(RunFingerprint, ResumingRefusesEveryChangeOfDrafterLossAndMoments) {
       {"loss.step_decay", [](auto& run) { run.mutable_loss()->set_step_decay(0.7); }},
       {"loss.gamma", [](auto& run) { run.mutable_loss()->set_gamma(3); }, true},
       {"data.order", [](auto& run) { run.mutable_data()->set_order(proto::Data::SORTED); }},
+      {"features.from_capture",
+       [](auto& run) {
+         run.mutable_features()->add_from("features");
+         run.mutable_features()->add_from_capture(1);
+       }},
       {"optimizer.beta1", [](auto& run) { run.mutable_optimizer()->set_beta1(0.8); }},
       {"optimizer.epsilon", [](auto& run) { run.mutable_optimizer()->set_epsilon(1e-7); }},
   };
