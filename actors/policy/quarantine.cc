@@ -7,10 +7,11 @@
 
 namespace percheron {
 
-Quarantine::Quarantine(int64_t samples)
+Quarantine::Quarantine(int64_t samples, double share_max)
     : samples_(samples),
+      share_max_(share_max),
       samples_max_(
-          std::max<int64_t>(1, static_cast<int64_t>(kShareMax * static_cast<double>(samples)))) {}
+          std::max<int64_t>(1, static_cast<int64_t>(share_max * static_cast<double>(samples)))) {}
 
 Status Quarantine::add(SampleSet set, uint64_t sample, const std::string& reason) {
   const std::lock_guard lock(mutex_);
@@ -24,7 +25,7 @@ Status Quarantine::add(SampleSet set, uint64_t sample, const std::string& reason
   const int64_t count = static_cast<int64_t>(reasons_.size());
   if (count <= samples_max_) return ok_status();
   return data_loss(fmt::format("{} of {} samples are set aside, more than {:.0f} %; the first: {}",
-                               count, samples_, 100 * kShareMax, first_));
+                               count, samples_, 100 * share_max_, first_));
 }
 
 int64_t Quarantine::count() const {

@@ -21,8 +21,8 @@ class Quarantine {
   /// Largest share of a run's samples that may be set aside; always at least one sample.
   static constexpr double kShareMax = 0.01;
 
-  /// `samples`: of the run, the held-out ones included.
-  explicit Quarantine(int64_t samples);
+  /// `samples`: of the run, the held-out ones included. `share_max`: of them, 1 for no limit.
+  explicit Quarantine(int64_t samples, double share_max = kShareMax);
 
   /// Sets a sample aside; a repeated one counts once. kDataLoss, with the first reason, when these
   /// are too many.
@@ -33,6 +33,7 @@ class Quarantine {
 
  private:
   const int64_t samples_;
+  const double share_max_;
   const int64_t samples_max_;
   mutable std::mutex mutex_;
   std::map<std::pair<SampleSet, uint64_t>, std::string> reasons_;
