@@ -75,6 +75,29 @@ TEST(Capture, Top1StandsWhereTheNextTokenOfTheSameDocumentIsSupervised) {
   EXPECT_EQ(features->top1, (std::vector<int32_t>{top[0], -1, top[2], -1, -1, top[5], -1}));
 }
 
+TEST(Capture, Top1FollowsFromTheLastSlotWithoutTheLayers) {
+  TestDevice device;
+  const std::string directory = make_toy_model(4).write(fresh_directory("model"));
+  TargetOptions options = f32_options({2});
+  options.capture_last = true;
+  const auto target = load_target(device, directory, options);
+  const MicroBatch batch = batch_of({{5, 6, 7}, {8, 9}, {3, 4}}, {0, 1, 1, 0, 1, 0, 1});
+  const Result<Features> expected =
+      capture_features(device.context(), *target, batch, DType::kF32, Top1::kYes);
+  ASSERT_TRUE(expected.ok()) << expected.status().message();
+  options.layers = false;
+  const auto head_only = load_target(device, directory, options);
+  Features features = *expected;
+  features.top1.assign(features.batch.token_ids.size(), -1);
+  const int32_t documents[] = {0, 2};
+  const Status status = choose_top1(device.context(), *head_only, documents, features);
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (size_t row = 0; row < features.top1.size(); ++row) {
+    const bool chosen = row < 3 || row >= 5;
+    EXPECT_EQ(features.top1[row], chosen ? expected->top1[row] : -1) << row;
+  }
+}
+
 TEST(Capture, AStateThatIsNotFiniteNamesSampleAndLayer) {
   ToyModel model = make_toy_model(4);
   // Finite weights whose products overflow in the third layer: the first token is named.

@@ -301,6 +301,21 @@ TEST(Target, AFullCacheSlotIsRefusedAndKept) {
             StatusCode::kInvalidArgument);
 }
 
+TEST(Target, LayersThatAreLoadedLaterChangeNothing) {
+  TestDevice device;
+  const std::string directory = make_toy_model(4).write(fresh_directory("model"));
+  TargetOptions options = f32_options({2});
+  const auto whole = load_target(device, directory, options);
+  options.layers = false;
+  const auto later = load_target(device, directory, options);
+  EXPECT_EQ(later->weights_hash(), whole->weights_hash());
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_TRUE(later->load_layers(device.context()).ok());
+    EXPECT_EQ(last_states(device, *later, {{5, 6, 7}, {8}}),
+              last_states(device, *whole, {{5, 6, 7}, {8}}));
+  }
+}
+
 TEST(Target, AStateThatTheTargetLacksIsRefusedAtLoad) {
   TestDevice device;
   const std::string directory = make_toy_model(4).write(fresh_directory("model"));
