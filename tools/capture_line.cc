@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/units.h"
 
 namespace percheron {
@@ -45,9 +47,11 @@ void CaptureLine::on_progress(const CaptureProgress& progress) {
   const int64_t interval = terminal ? kTerminalIntervalNs : kPlainIntervalNs;
   const bool last = progress.samples + progress.not_finite >= progress.samples_total;
   if (shown_ && !last && now - last_ns_ < interval) return;
+  std::string line = format_capture(progress);
+  if (line == line_) return;
   shown_ = true;
   last_ns_ = now;
-  line_ = format_capture(progress);
+  line_ = std::move(line);
   out_.write(terminal ? "\r\033[K" + line_ : line_ + "\n");
 }
 

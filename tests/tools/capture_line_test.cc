@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace percheron {
@@ -51,7 +52,9 @@ TEST(CaptureLine, PlainOutputHasALineNowAndThenAndTheLast) {
   clock.now_ns += 11'000'000'000;
   line.on_progress({3, 4, 0, 30, 1, 1});
   line.on_progress({4, 4, 0, 40, 1, 0});
+  line.on_progress({4, 4, 0, 40, 1, 0});
   const std::string text = text_of(out);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
   EXPECT_THAT(text, HasSubstr("1 of 4"));
   EXPECT_THAT(text, Not(HasSubstr("2 of 4")));
   EXPECT_THAT(text, HasSubstr("3 of 4"));
