@@ -20,39 +20,38 @@ constexpr int64_t kDecodingSlotsMax = 16;
 
 // One prompt in flight.
 struct Sequence {
-  size_t prompt = 0;      // its index
+  GenerationRequest request;
   int64_t prefilled = 0;  // prompt tokens that are in the cache
+  int64_t new_tokens_max = 0;
+  Generated answer;
 };
 
 class Generator {
  public:
-  Generator(Context& context, Target& target, std::span<const std::vector<int32_t>> prompts,
+  Generator(Context& context, Target& target, GenerationClient& client,
             const GenerateOptions& options)
-      : context_(context),
-        target_(target),
-        prompts_(prompts),
-        options_(options),
-        results_(prompts.size()) {}
+      : context_(context), target_(target), client_(client), options_(options) {}
 
-  Result<std::vector<Generated>> run(const std::function<void(int64_t)>& progress);
+  Status run(const std::function<void(int64_t)>& progress);
 
  private:
   Status make_cache();
-  void plan_pass();
   void admit_waiting();
+  bool admit(size_t slot, GenerationClient::Wait wait);
+  Status plan_pass();
+  Status grow_cache(int64_t needed);
   Status run_pass();
   Status pick(ConstTensorView states);
   Status sample(ConstTensorView states);
-  bool take(size_t choice, int32_t token);
+  void take(size_t choice, int32_t token);
 
   Context& context_;
   Target& target_;
-  std::span<const std::vector<int32_t>> prompts_;
+  GenerationClient& client_;
   const GenerateOptions& options_;
-  std::vector<Generated> results_;
   std::unique_ptr<KvCache> cache_;
   std::vector<std::optional<Sequence>> slots_;
-  size_t next_prompt_ = 0;
+  size_t in_flight_ = 0;
 
   PackedSequences pass_;
   std::vector<int32_t> choosing_slots_;  // the slots that choose a token after this pass,
@@ -68,6 +67,11 @@ Status check_options(const GenerateOptions& options) {
   if (options.slots < 1) {
     return invalid_argument(fmt::format("slots is {}, at least 1 is needed", options.slots));
   }
+  if (options.context_max < 0 || options.cache_begin < 1) {
+    return invalid_argument(
+        fmt::format("context_max is {} and cache_begin {}: they must be at least 0 and at least 1",
+                    options.context_max, options.cache_begin));
+  }
   if (!std::isfinite(options.temperature) || options.temperature < 0) {
     return invalid_argument(fmt::format(
         "temperature is {}, it must be 0 (greedy) or a positive number", options.temperature));
@@ -75,67 +79,107 @@ Status check_options(const GenerateOptions& options) {
   return ok_status();
 }
 
-Status check_prompts(std::span<const std::vector<int32_t>> prompts, int64_t vocab_size) {
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    if (prompts[i].empty()) return invalid_argument(fmt::format("prompt {} is empty", i));
-    for (const int32_t id : prompts[i]) {
-      if (id < 0 || id >= vocab_size) {
-        return invalid_argument(fmt::format(
-            "prompt {} holds token {}, outside the target's vocabulary of {}", i, id, vocab_size));
-      }
+// Why a prompt can't be answered; ok if it can.
+Status check_prompt(std::span<const int32_t> prompt, int64_t vocab_size, int64_t context_max) {
+  if (prompt.empty()) return invalid_argument("the prompt is empty");
+  for (const int32_t id : prompt) {
+    if (id < 0 || id >= vocab_size) {
+      return invalid_argument(fmt::format(
+          "the prompt holds token {}, outside the target's vocabulary of {}", id, vocab_size));
     }
+  }
+  if (context_max > 0 && static_cast<int64_t>(prompt.size()) >= context_max) {
+    return resource_exhausted(
+        fmt::format("the prompt has {} tokens, which leaves no room for an answer: prompt and "
+                    "answer may have {}",
+                    prompt.size(), context_max));
   }
   return ok_status();
 }
 
 Status Generator::make_cache() {
-  size_t longest = 0;
-  for (const auto& prompt : prompts_) longest = std::max(longest, prompt.size());
-  const int64_t slots = std::min(options_.slots, static_cast<int64_t>(prompts_.size()));
-  const int64_t length = static_cast<int64_t>(longest) + options_.new_tokens_max;
-  PERCHERON_ASSIGN_OR_RETURN(cache_, KvCache::make(context_.device, target_.config(), slots, length,
-                                                   target_.compute_dtype()));
-  slots_.resize(static_cast<size_t>(slots));
+  int64_t length = options_.cache_begin;
+  if (options_.context_max > 0) length = std::min(length, options_.context_max);
+  PERCHERON_ASSIGN_OR_RETURN(
+      cache_, KvCache::make(context_.device, target_.config(), options_.slots, length,
+                            target_.compute_dtype()));
+  slots_.resize(static_cast<size_t>(options_.slots));
   return ok_status();
 }
 
 void Generator::admit_waiting() {
-  for (size_t s = 0; s < slots_.size() && next_prompt_ < prompts_.size(); ++s) {
+  for (size_t s = 0; s < slots_.size(); ++s) {
     if (slots_[s].has_value()) continue;
-    slots_[s] = Sequence{next_prompt_++, 0};
-    cache_->used[s] = 0;
+    const auto wait = in_flight_ == 0 ? GenerationClient::Wait::kYes : GenerationClient::Wait::kNo;
+    if (!admit(s, wait)) return;
   }
+}
+
+// Fills a free slot. False when there is no prompt for it.
+bool Generator::admit(size_t slot, GenerationClient::Wait wait) {
+  while (std::optional<GenerationRequest> request = client_.next(wait)) {
+    const Status fits =
+        check_prompt(request->prompt, target_.config().vocab_size, options_.context_max);
+    if (!fits.ok()) {
+      client_.refused(request->id, fits);
+      continue;
+    }
+    Sequence sequence;
+    sequence.new_tokens_max = options_.new_tokens_max;
+    if (options_.context_max > 0) {
+      const int64_t room = options_.context_max - static_cast<int64_t>(request->prompt.size());
+      sequence.new_tokens_max = std::min(sequence.new_tokens_max, room);
+    }
+    sequence.request = std::move(*request);
+    slots_[slot] = std::move(sequence);
+    cache_->used[slot] = 0;
+    ++in_flight_;
+    return true;
+  }
+  return false;
 }
 
 // One row for every sequence that is past its prompt, then prompt tokens up to the limit. A prompt
 // may take several passes.
-void Generator::plan_pass() {
+Status Generator::plan_pass() {
   pass_ = {};
   pass_.offsets.push_back(0);
   choosing_slots_.clear();
   choosing_rows_.clear();
   int64_t budget = kPrefillTokens;
+  int64_t length = 0;  // that the longest sequence has after this pass
   for (size_t s = 0; s < slots_.size(); ++s) {
     if (!slots_[s].has_value()) continue;
     Sequence& sequence = *slots_[s];
-    const std::vector<int32_t>& prompt = prompts_[sequence.prompt];
+    const std::vector<int32_t>& prompt = sequence.request.prompt;
     const int64_t waiting = static_cast<int64_t>(prompt.size()) - sequence.prefilled;
     const int64_t count = waiting == 0 ? 1 : std::min(waiting, budget);
     if (count == 0) continue;
     if (waiting == 0) {
-      pass_.token_ids.push_back(results_[sequence.prompt].tokens.back());
+      pass_.token_ids.push_back(sequence.answer.tokens.back());
     } else {
       const auto first = prompt.begin() + sequence.prefilled;
       pass_.token_ids.insert(pass_.token_ids.end(), first, first + count);
       sequence.prefilled += count;
       budget -= count;
     }
+    length = std::max(length, cache_->used[s] + count);
     pass_.offsets.push_back(static_cast<int32_t>(pass_.token_ids.size()));
     pass_.cache_slots.push_back(static_cast<int32_t>(s));
     if (count < waiting) continue;
     choosing_slots_.push_back(static_cast<int32_t>(s));
     choosing_rows_.push_back(pass_.offsets.back() - 1);
   }
+  return length <= cache_->length() ? ok_status() : grow_cache(length);
+}
+
+// By doubling, so that a token costs one copy at most on average.
+Status Generator::grow_cache(int64_t needed) {
+  int64_t length = 2 * cache_->length();
+  if (options_.context_max > 0) length = std::min(length, options_.context_max);
+  const Status grown = cache_->grow(context_, std::max(length, needed));
+  if (grown.code() != StatusCode::kResourceExhausted) return grown;
+  return resource_exhausted(grown.message() + "; use fewer slots or a smaller context");
 }
 
 Status Generator::run_pass() {
@@ -175,10 +219,10 @@ Status Generator::sample(ConstTensorView states) {
     context_.device.copy_bytes(context_.stream, logits.data(), chunk.data(), chunk.bytes());
     PERCHERON_RETURN_IF_ERROR(context_.stream.wait_idle());
     for (int64_t row = begin; row < end; ++row) {
-      const size_t prompt =
-          slots_[static_cast<size_t>(choosing_slots_[static_cast<size_t>(row)])]->prompt;
-      Random random =
-          Random::keyed(options_.seed, "sample", prompt, results_[prompt].tokens.size());
+      const Sequence& sequence =
+          *slots_[static_cast<size_t>(choosing_slots_[static_cast<size_t>(row)])];
+      Random random = Random::keyed(options_.seed, "sample", sequence.request.sample_key,
+                                    sequence.answer.tokens.size());
       const std::span<const float> row_logits(logits.data() + (row - begin) * vocab_size,
                                               static_cast<size_t>(vocab_size));
       chosen_[static_cast<size_t>(row)] =
@@ -188,50 +232,85 @@ Status Generator::sample(ConstTensorView states) {
   return ok_status();
 }
 
-// Appends a chosen token; true when its sequence ended.
-bool Generator::take(size_t choice, int32_t token) {
+// Appends a chosen token, and hands the answer over if that ended it.
+void Generator::take(size_t choice, int32_t token) {
   std::optional<Sequence>& slot = slots_[static_cast<size_t>(choosing_slots_[choice])];
-  Generated& result = results_[slot->prompt];
-  result.tokens.push_back(token);
+  Generated& answer = slot->answer;
+  answer.tokens.push_back(token);
   const auto& stops = options_.stop_token_ids;
-  result.stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
-  if (!result.stopped && static_cast<int64_t>(result.tokens.size()) < options_.new_tokens_max) {
-    return false;
-  }
+  answer.stopped = std::find(stops.begin(), stops.end(), token) != stops.end();
+  if (!answer.stopped && static_cast<int64_t>(answer.tokens.size()) < slot->new_tokens_max) return;
+  client_.answered(slot->request.id, std::move(answer));
   slot.reset();
-  return true;
+  --in_flight_;
 }
 
-Result<std::vector<Generated>> Generator::run(const std::function<void(int64_t)>& progress) {
+Status Generator::run(const std::function<void(int64_t)>& progress) {
   PERCHERON_RETURN_IF_ERROR(make_cache());
   std::optional<DecodingScope> decoding;
   if (cache_->slots() <= kDecodingSlotsMax) decoding.emplace(context_);
-  int64_t unfinished = static_cast<int64_t>(prompts_.size());
-  while (unfinished > 0) {
+  for (;;) {
     admit_waiting();
-    plan_pass();
+    if (client_.cancelled()) return cancelled("the rest of the answers is not wanted any more");
+    if (in_flight_ == 0) return ok_status();
+    PERCHERON_RETURN_IF_ERROR(plan_pass());
     PERCHERON_RETURN_IF_ERROR(run_pass());
-    for (size_t i = 0; i < choosing_slots_.size(); ++i) {
-      if (take(i, chosen_[i])) --unfinished;
-    }
+    for (size_t i = 0; i < choosing_slots_.size(); ++i) take(i, chosen_[i]);
     if (progress && !choosing_slots_.empty()) {
       progress(static_cast<int64_t>(choosing_slots_.size()));
     }
   }
-  return std::move(results_);
 }
 
+/// Prompts that are all there from the start.
+class ListClient : public GenerationClient {
+ public:
+  explicit ListClient(std::span<const std::vector<int32_t>> prompts)
+      : prompts_(prompts), answers_(prompts.size()) {}
+
+  std::optional<GenerationRequest> next(Wait) override {
+    if (next_ == prompts_.size()) return std::nullopt;
+    const size_t index = next_++;
+    return GenerationRequest{index, index, prompts_[index]};
+  }
+  void answered(uint64_t id, Generated answer) override { answers_[id] = std::move(answer); }
+  void refused(uint64_t id, const Status& why) override {
+    PERCHERON_CHECK(false, fmt::format("prompt {} was checked before: {}", id, why.message()));
+  }
+  std::vector<Generated> take_answers() { return std::move(answers_); }
+
+ private:
+  std::span<const std::vector<int32_t>> prompts_;
+  std::vector<Generated> answers_;
+  size_t next_ = 0;
+};
+
 }  // namespace
+
+Status generate(Context& context, Target& target, GenerationClient& client,
+                const GenerateOptions& options, const std::function<void(int64_t)>& progress) {
+  PERCHERON_RETURN_IF_ERROR(check_options(options));
+  return Generator(context, target, client, options).run(progress);
+}
 
 Result<std::vector<Generated>> generate(Context& context, Target& target,
                                         std::span<const std::vector<int32_t>> prompts,
                                         const GenerateOptions& options,
                                         const std::function<void(int64_t)>& progress) {
   PERCHERON_RETURN_IF_ERROR(check_options(options));
-  PERCHERON_RETURN_IF_ERROR(check_prompts(prompts, target.config().vocab_size));
+  size_t longest = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    longest = std::max(longest, prompts[i].size());
+    const Status fits = check_prompt(prompts[i], target.config().vocab_size, options.context_max);
+    if (!fits.ok()) return fits.with_context(fmt::format("prompt {}", i));
+  }
   if (prompts.empty()) return std::vector<Generated>();
-  Generator generator(context, target, prompts, options);
-  return generator.run(progress);
+  GenerateOptions for_list = options;
+  for_list.slots = std::min(options.slots, static_cast<int64_t>(prompts.size()));
+  for_list.cache_begin = static_cast<int64_t>(longest) + options.new_tokens_max;
+  ListClient client(prompts);
+  PERCHERON_RETURN_IF_ERROR(generate(context, target, client, for_list, progress));
+  return client.take_answers();
 }
 
 int32_t pick_token(std::span<const float> logits, double temperature, double uniform) {

@@ -21,6 +21,9 @@ class KvCache {
  public:
   static Result<std::unique_ptr<KvCache>> make(Device& device, const ModelConfig& config,
                                                int64_t slots, int64_t length, DType dtype);
+  /// Makes room for `length` tokens a slot, not less than now, and keeps the rows in use. Needs one
+  /// layer's memory more for a while. After an error (as make()) the cache can't be used.
+  Status grow(Context& context, int64_t length);
   int64_t slots() const { return slots_; }
   int64_t length() const { return length_; }
   TensorView keys(int64_t layer) const;  // [slots * length, kv_heads, head_dim]
