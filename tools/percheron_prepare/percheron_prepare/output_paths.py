@@ -70,20 +70,20 @@ def check_paths(model: Path, sources: Sequence[Path], output: Output) -> None:
         check_old_set(path)
 
 
-def check_source(source: Path) -> None:
+def check_source(source: Path, option: str = "--input") -> None:
     if not source.exists():
-        raise Failure(f"--input {source} does not exist; give a JSONL, JSON or Parquet file")
+        raise Failure(f"{option} {source} does not exist; give a JSONL, JSON or Parquet file")
     if not source.is_file():
-        raise Failure(f"--input {source} is no regular file; the rows are read twice, so give a JSONL, JSON or Parquet "
+        raise Failure(f"{option} {source} is no regular file; the rows are read twice, so give a JSONL, JSON or Parquet "
                       "file")
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Path, option: str = "--output") -> None:
     folder = next(folder for folder in path.absolute().parents if folder.exists())
     if not folder.is_dir():
-        raise Failure(f"--output {path} can't be written: {folder} is no folder; choose another output")
+        raise Failure(f"{option} {path} can't be written: {folder} is no folder; choose another output")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise Failure(f"--output {path} can't be written: no permission to write in {folder}; choose another folder")
+        raise Failure(f"{option} {path} can't be written: no permission to write in {folder}; choose another folder")
 
 
 def check_old_set(folder: Path) -> None:
