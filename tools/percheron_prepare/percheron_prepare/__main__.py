@@ -1,5 +1,5 @@
-"""`percheron prepare` turns chats into token shards, `percheron doctor` says what is wrong with data. `tokenize`, which
-other programs start, is their tokenizer."""
+"""`percheron prepare` turns chats into token shards, `percheron doctor` says what is wrong with data, `percheron
+regenerate` answers chats anew. `tokenize`, which other programs start, is their tokenizer."""
 from __future__ import annotations
 
 import argparse
@@ -20,6 +20,7 @@ from .options import (ConsecutiveUsers, CutAnswers, Markers, Options, Purpose, S
 from .output_paths import HELD_OUT, Output, check_paths
 from .prepare import Job, Prepared, is_up_to_date, prepare
 from .progress import ProgressLine
+from .regenerate_command import add_regenerate, run_regenerate
 from .source import open_source
 from .tokenizer_server import answer_with_error, serve
 
@@ -53,7 +54,7 @@ def too_long(text: str) -> str:
 def parser() -> argparse.ArgumentParser:
     """The command line. `tokenize` is not for people; the help does not show it."""
     main_parser = argparse.ArgumentParser(prog="percheron")
-    commands = main_parser.add_subparsers(dest="command", required=True, metavar="prepare|doctor")
+    commands = main_parser.add_subparsers(dest="command", required=True, metavar="prepare|doctor|regenerate")
     add_prepare(commands.add_parser(
         "prepare", help="make token shards with loss masks from chats in JSONL, JSON or Parquet",
         description="Makes token shards with loss masks from chats in JSONL, JSON or Parquet.", epilog=ROW_SHAPES,
@@ -61,6 +62,9 @@ def parser() -> argparse.ArgumentParser:
     add_doctor(commands.add_parser(
         "doctor", help="say what is wrong with rows or token shards",
         description="Says in one screen what is wrong with a file of rows or with token shards.", epilog=EXIT_CODES))
+    add_regenerate(commands.add_parser(
+        "regenerate", help="replace the answers of chats by the target's own",
+        description="Replaces the answers of chats by the target's own, computed here or asked of a server."))
     tokenize = commands.add_parser("tokenize")
     tokenize.add_argument("--model", type=Path, required=True, help="Hugging Face model directory")
     add_template_variables(tokenize)
@@ -216,7 +220,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Paths and rows may hold what the terminal can't show.
-    run = {"prepare": run_prepare, "doctor": run_doctor, "tokenize": run_tokenize}[args.command]
+    run = {"prepare": run_prepare, "doctor": run_doctor, "regenerate": run_regenerate,
+           "tokenize": run_tokenize}[args.command]
     failed = BAD_INPUT if args.command == "doctor" else 1
     try:
         return run(args)
