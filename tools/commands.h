@@ -20,6 +20,8 @@ void add_export_command(CLI::App& app, Command& chosen);
 void add_inspect_command(CLI::App& app, Command& chosen);
 void add_prepare_command(CLI::App& app, Command& chosen);
 void add_doctor_command(CLI::App& app, Command& chosen);
+void add_regenerate_command(CLI::App& app, Command& chosen);
+void add_answer_command(CLI::App& app, Command& chosen);
 
 /// Makes the Python program of the command's name do the work, with all of its arguments.
 void pass_to_python(CLI::App& command, Command& chosen);

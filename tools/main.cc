@@ -27,7 +27,7 @@ std::string unknown_command(CLI::App& app, std::string_view name) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) {
     if (command->get_name() == name) return {};
-    names.push_back(command->get_name());
+    if (!command->get_group().empty()) names.push_back(command->get_name());  // not a hidden one
   }
   const std::vector<std::string_view> candidates(names.begin(), names.end());
   const std::string_view meant = nearest_name(name, candidates);
@@ -51,6 +51,8 @@ int run(int argc, char** argv) {
   add_inspect_command(app, chosen);
   add_prepare_command(app, chosen);
   add_doctor_command(app, chosen);
+  add_regenerate_command(app, chosen);
+  add_answer_command(app, chosen);
   add_buckets_command(app, chosen);
   add_plan_command(app, chosen);
   if (argc < 2) {

@@ -42,6 +42,10 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 std::vector<std::string> environment_of(const PythonEnvironment& python) {
   std::vector<std::string> variables{"PYTHONUNBUFFERED=1"};
   if (!python.package_path.empty()) variables.push_back("PYTHONPATH=" + python.package_path);
+  // `regenerate` starts this very program to answer prompts.
+  std::error_code ignored;
+  const fs::path own_path = fs::read_symlink("/proc/self/exe", ignored);
+  if (!own_path.empty()) variables.push_back("PERCHERON_PROGRAM=" + own_path.string());
   const size_t own = variables.size();
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string variable = *entry;

@@ -71,7 +71,7 @@ void expect_misuse(const std::string& arguments, const std::string& part) {
 
 TEST(Program, EveryVerbExplainsItself) {
   for (const std::string verb : {"train", "generate", "evaluate", "export", "inspect", "prepare",
-                                 "doctor", "buckets", "plan"}) {
+                                 "doctor", "regenerate", "buckets", "plan"}) {
     EXPECT_THAT(run_program("--help").output, HasSubstr(verb));
   }
   for (const std::string verb :
