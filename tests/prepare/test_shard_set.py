@@ -1,5 +1,6 @@
 """Sets of shards: cut by size, the same bytes for any number of processes, and after a kill at any place."""
 import contextlib
+import errno
 import io
 import json
 import os
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import time
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from unittest import mock
 
 from support import GOLDEN, ROOT, Scratch, assistant, samples_of, user
@@ -27,6 +29,8 @@ source.BLOCK_BYTES, prepare.KEEP_PERIOD_S = 2000, 0.0
 from percheron_prepare.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
+# The run below takes seconds; one that has stopped never ends.
+WATCHDOG_S = 120.0
 
 
 def rows(count: int) -> list[dict[str, Any]]:
@@ -88,12 +92,15 @@ class ShardSetTest(unittest.TestCase):
 
     def test_specforge_481_a_long_row_does_not_stop_the_workers(self) -> None:
         # SpecForge#422, #481: rows over 32,768 tokens dead-locked the processes that tokenized them.
-        file = self.scratch.rows([*rows(50), {"messages": [user("x"), assistant("1 2 " * 40_000)]}, *rows(50)])
-        with mock.patch.object(source, "BLOCK_BYTES", 2000):
-            start = time.monotonic()
-            self.assertEqual(self.run_prepare(file, self.scratch.path / "o.safetensors", "--processes", "8"), 0)
-        self.assertLess(time.monotonic() - start, 60)
-        self.assertGreater(max(len(ids) for _, ids, _ in samples_of(self.scratch.path / "o.safetensors")), 40_000)
+        file, output = self.scratch.rows([*rows(50), {"messages": [user("x"), assistant("1 2 " * 40_000)]}, *rows(50)]), \
+            self.scratch.path / "o.safetensors"
+        done = subprocess.run([sys.executable, "-c", DRIVER, *self.arguments(file, output, "--processes", "8")],
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "tools" / "percheron_prepare")},
+                              stdout=subprocess.PIPE, text=True, timeout=WATCHDOG_S)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        lengths = sorted(len(ids) for _, ids, _ in samples_of(output))
+        self.assertEqual(len(lengths), 95)
+        self.assertGreater(lengths[-1], 40_000)
 
     def test_speculators_295_a_killed_run_goes_on_to_the_same_bytes(self) -> None:
         # speculators#295: resumed data generation kept wrong lengths.
@@ -167,6 +174,52 @@ class ShardSetTest(unittest.TestCase):
             self.assertEqual(self.run_prepare(file, output, "--processes", "2"), 1)
         self.assertIn("a worker process was killed by signal 9", self.said)
         self.assertEqual(self.run_prepare(file, output), 0)
+
+    def test_a_read_error_in_the_middle_is_told_and_gone_on_from(self) -> None:
+        file, output = self.scratch.rows(rows(300)), self.scratch.path / "out.safetensors"
+        self.assertEqual(self.run_prepare(file, output), 0)
+        whole, lines_of = output.read_bytes(), source.lines_of
+        output.unlink()
+
+        def flaky(opened: BinaryIO, block: source.Block) -> Iterator[Any]:
+            if block.begin > file.stat().st_size // 2:
+                raise OSError(errno.EIO, "Input/output error")
+            return lines_of(opened, block)
+
+        with mock.patch.object(source, "BLOCK_BYTES", 1000):
+            with mock.patch.object(source, "lines_of", flaky):
+                self.assertEqual(self.run_prepare(file, output, "--processes", "1"), 1)
+            self.assertIn(f"can't read {file}: Input/output error; run the same command again when it can be read; it goes on "
+                          f"from what is in {output}.partial", self.said)
+            self.assertFalse(output.exists())
+            self.assertEqual(self.run_prepare(file, output), 0, self.said)
+        self.assertRegex(self.said, "1[0-9][0-9] of the rows were read by an interrupted run")
+        self.assertEqual(output.read_bytes(), whole)
+
+    def test_a_file_that_workers_cannot_read_any_more_costs_nothing_that_is_done(self) -> None:
+        file, output = self.scratch.rows(rows(300)), self.scratch.path / "out.safetensors"
+        from percheron_prepare.worker_pool import WorkerPool
+        made = WorkerPool.__init__
+        away = file.with_suffix(".away")
+        with mock.patch.object(source, "BLOCK_BYTES", 1000), \
+                mock.patch.object(WorkerPool, "__init__", lambda pool, *a: (made(pool, *a), file.rename(away))[0]):
+            self.assertEqual(self.run_prepare(file, output, "--processes", "2"), 1)
+        self.assertIn(f"can't read {file}: No such file or directory", self.said)
+        self.assertTrue((self.scratch.path / "out.safetensors.partial" / "state.json").exists())
+        away.rename(file)
+        self.assertEqual(self.run_prepare(file, output), 0)
+
+    def test_a_file_that_changes_while_it_is_read_is_refused(self) -> None:
+        file, output = self.scratch.rows(rows(300)), self.scratch.path / "out.safetensors"
+
+        def grow(*_: Any) -> None:
+            with open(file, "a", encoding="utf-8") as more:
+                more.write(json.dumps(rows(1)[0]) + "\n")
+
+        with mock.patch.object(prepare.WorkFolder, "keep", grow), mock.patch.object(prepare, "KEEP_PERIOD_S", 0.0):
+            self.assertEqual(self.run_prepare(file, output), 1)
+        self.assertIn(f"{file} changed while it was being read", self.said)
+        self.assertFalse(output.exists())
 
     def test_two_runs_do_not_write_one_output(self) -> None:
         file, output = self.scratch.rows(rows(30)), self.scratch.path / "out.safetensors"

@@ -13,7 +13,7 @@ from typing import Any
 
 from .command_line import (add_template_variables, bytes_of, limit_of, positive, share_of, values)
 from .doctor import BAD_INPUT, EXIT_CODES, add_doctor, run_doctor
-from .failure import Failure
+from .failure import Failure, Interrupted
 from .loss_mask import Rows, Thinking
 from .model import load_model
 from .options import (ConsecutiveUsers, CutAnswers, Markers, Options, Purpose, SystemPrompts, TooLong)
@@ -169,6 +169,8 @@ def run_prepare(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         print(f"\ninterrupted; the same command goes on from what is in {output.work}", file=sys.stderr)
         return 130
+    except Interrupted as failure:
+        raise Failure(f"{failure}; it goes on from what is in {output.work}") from failure
     finally:
         if line is not None:
             line.close()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .failure import Failure
+from .failure import Failure, Interrupted
 from .model import Model
 from .options import Options
 from .row_encoder import RowEncoder, RowTooLong
@@ -19,13 +19,14 @@ from .tally import Tally
 
 @dataclass
 class EncodedBlock:
-    """What became of a block. `failure` ends the run: its text."""
+    """What became of a block. `failure` ends the run: its text. `is_interrupted`: another run may get further."""
 
     train: Samples = field(default_factory=Samples)
     held_out: Samples = field(default_factory=Samples)
     rejected: bytes = b""  # lines of the side file
     tally: Tally = field(default_factory=Tally)
     failure: str = ""
+    is_interrupted: bool = False
 
 
 class BlockEncoder:
@@ -64,7 +65,7 @@ class BlockEncoder:
                     raise Failure(f"{path}:{row.number}: {error}; --too-long truncate or skip takes such rows") \
                         from error
         except Failure as failure:
-            out.failure = str(failure)
+            out.failure, out.is_interrupted = str(failure), isinstance(failure, Interrupted)
         out.rejected = "".join(rejected).encode("utf-8")
         out.tally.notes.update(self._rows.notes)
         return out

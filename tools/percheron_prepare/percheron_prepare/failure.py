@@ -5,18 +5,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# The remedy for a file that could be read before.
+READ_AGAIN = "run the same command again when it can be read"
+
 
 class Failure(Exception):
     """Ends the command. Its text is the whole message."""
 
 
+class Interrupted(Failure):
+    """A failure of the machine, not of the input: what was done before it can be gone on from."""
+
+
 @contextmanager
-def reported(action: str, path: Path, remedy: str) -> Iterator[None]:
-    """Turns an error of the operating system into a Failure: can't `action` `path`, why, and the remedy."""
+def reported(action: str, path: Path, remedy: str, kind: type[Failure] = Failure) -> Iterator[None]:
+    """Turns an error of the operating system into a failure: can't `action` `path`, why, and the remedy."""
     try:
         yield
     except OSError as error:
-        raise Failure(f"can't {action} {path}: {error.strerror or error}; {remedy}") from error
+        raise kind(f"can't {action} {path}: {error.strerror or error}; {remedy}") from error
 
 
 def read_text(path: Path, remedy: str) -> str:

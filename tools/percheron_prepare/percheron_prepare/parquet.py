@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .failure import Failure
+from .failure import READ_AGAIN, Failure, Interrupted, reported
 
 BUFFER_BYTES = 1 << 20
 
@@ -21,6 +21,7 @@ def open_parquet(path: Path) -> Any:
         # A buffer, so that a column of a row group is not read whole.
         return pyarrow.parquet.ParquetFile(path, buffer_size=BUFFER_BYTES)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
+        require_readable(path, error)
         raise Failure(f"{path} is no Parquet file that can be read: {first_line(error)}; copy the file "
                       "again") from error
 
@@ -54,6 +55,7 @@ class ParquetReader:
             batch = next(self._batches)
             rows = [without_nulls(row) for row in batch.to_pylist()]
         except (pyarrow.ArrowException, OSError, ValueError) as error:
+            require_readable(self._path, error)
             raise Failure(f"{self._path}, row group {group}: {first_line(error)}; copy the file again") from error
         except StopIteration as error:
             raise Failure(f"{self._path}, row group {group}, has fewer rows than it says; copy the file again") from error
@@ -62,6 +64,13 @@ class ParquetReader:
                           f"{self._batch_rows}; write the file again with larger pages")
         self._at += batch.num_rows
         return rows
+
+
+def require_readable(path: Path, error: BaseException) -> None:
+    """Raises Interrupted for an error of the operating system. Damaged files are an OSError too, without a number."""
+    if isinstance(error, OSError) and error.errno is not None:
+        with reported("read", path, READ_AGAIN, Interrupted):
+            raise error
 
 
 def without_nulls(value: Any) -> Any:

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from .block_encoder import EncodedBlock
-from .failure import Failure, reported
+from .failure import Failure, Interrupted, reported
 from .model import Model
 from .options import Options
 from .output_paths import HELD_OUT, INDEX_NAME, Output
 from .shard import canonical_json, read_passport, sync_folder
 from .shard_set import Counts, SetState, ShardSetWriter, are_spools_whole, file_size
-from .source import Source
+from .source import Source, check_unchanged
 from .tally import Tally
 from .work_folder import WorkFolder
 from .worker import Task
-from .worker_pool import WorkerDied, encoded_blocks, process_count
+from .worker_pool import encoded_blocks, process_count
 
 # Goes up whenever the same rows, model and options may give other tokens, masks or passports.
 PREPARER_VERSION = 4
@@ -121,14 +121,14 @@ class Run:
         try:
             for result in encoded_blocks(task, job.model, left, process_count(job.processes, len(left))):
                 if result.failure:
-                    raise Failure(result.failure)
+                    raise (Interrupted if result.is_interrupted else Failure)(result.failure)
                 self._add(result)
                 self._next_block += 1
                 if time.monotonic() - kept_at > KEEP_PERIOD_S:
                     self.keep()
                     kept_at = time.monotonic()
                 progress(blocks[self._next_block - 1].file_bytes, self.done)
-        except (KeyboardInterrupt, WorkerDied):
+        except (KeyboardInterrupt, Interrupted):
             self.keep()
             raise
 
@@ -171,6 +171,7 @@ def prepare(job: Job, source: Source, progress: Progress = lambda byte, done: No
         try:
             run = Run(job, source, stamp, work)
             run.encode(progress)
+            check_unchanged(source)
             run.done.why_nothing = why_nothing(job, run.done)
             if not run.done.why_nothing:
                 run.keep()
@@ -180,7 +181,7 @@ def prepare(job: Job, source: Source, progress: Progress = lambda byte, done: No
         except BaseException as error:
             if run is not None:
                 run.close()
-            if work.is_kept and isinstance(error, (KeyboardInterrupt, WorkerDied, OSError)):
+            if work.is_kept and isinstance(error, (KeyboardInterrupt, Interrupted, OSError)):
                 work.close()
             else:
                 work.remove()

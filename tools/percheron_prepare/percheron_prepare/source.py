@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from .failure import Failure, reported
+from .failure import READ_AGAIN, Failure, Interrupted, reported
 from .json_values import BadJson, skip_to_values, value_spans
 from .parquet import ParquetReader, row_group_sizes
 from .source_row import BYTE_ORDER_MARK, ROW_BYTES_MAX, SourceRow
@@ -45,8 +45,11 @@ class Block:
 
 @dataclass(frozen=True)
 class SourceFile:
+    """`stamp` tells whether the file changed since it was opened."""
+
     path: Path
     kind: Kind
+    stamp: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,19 @@ class Source:
     blocks: tuple[Block, ...]
     hash: str
     byte_count: int
+
+
+def stamp_of(path: Path) -> tuple[int, int, int]:
+    with reported("read", path, READABLE):
+        found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def check_unchanged(source: Source) -> None:
+    """Raises Failure where a file is not the one that was opened: its rows may be of both."""
+    for file in source.files:
+        if stamp_of(file.path) != file.stamp:
+            raise Failure(f"{file.path} changed while it was being read; run the command again when nothing writes to it")
 
 
 def kind_of(path: Path) -> Kind:
@@ -92,7 +108,7 @@ def open_source(paths: Sequence[Path]) -> Source:
     files, hashes, byte_count = [], [], 0
     blocks: list[Block] = []
     for number, path in enumerate(paths):
-        files.append(SourceFile(path, kind_of(path)))
+        files.append(SourceFile(path, kind_of(path), stamp_of(path)))
         with reported("read", path, READABLE), open(path, "rb") as file:
             if files[-1].kind is Kind.LINES:
                 digest, found = index_lines(file, number)
@@ -168,7 +184,7 @@ class BlockReader:
         if source.kind is Kind.PARQUET:
             yield from self._parquet_rows(source.path, block)
             return
-        with reported("read", source.path, READABLE), open(source.path, "rb") as file:
+        with reported("read", source.path, READ_AGAIN, Interrupted), open(source.path, "rb") as file:
             file.seek(block.begin)
             yield from lines_of(file, block) if source.kind is Kind.LINES else values_of(file, block)
 

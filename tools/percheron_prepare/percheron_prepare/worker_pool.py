@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .block_encoder import BlockEncoder, EncodedBlock
-from .failure import Failure
+from .failure import Interrupted
 from .model import Model
 from .source import Block
 from .worker import Task, read_frame, write_frame
@@ -21,8 +21,8 @@ BLOCKS_AHEAD = 2
 RESULTS_WAITING = 2
 
 
-class WorkerDied(Failure):
-    """A worker process was killed. What was done before can be gone on from."""
+class WorkerDied(Interrupted):
+    """A worker process was killed."""
 
 
 def process_count(asked: int | None, blocks: int) -> int:
@@ -100,8 +100,8 @@ class WorkerPool:
             block = blocks[sent[0]] if sent else None
             where = f" at row {block.first_number} of {self._files[block.file].path}" if block else ""
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise WorkerDied(f"a worker process {how}{where}; run the same command again to go on from there, with "
-                             "fewer --processes if memory ran out")
+            raise WorkerDied(f"a worker process {how}{where}; run the same command again, with fewer --processes if memory "
+                             "ran out")
         done[sent.popleft()] = result
 
     @staticmethod
