@@ -3,15 +3,17 @@ import contextlib
 import html
 import io
 import json
+import random
 import re
 import unittest
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from support import GOLDEN, QUESTION, ROOT, Scratch, assistant, samples_of, user
 
-from percheron_prepare import __main__, doctor
+from percheron_prepare import __main__, doctor, seen_hashes
 from percheron_prepare.shard import Tensor, write_safetensors
 
 CLEAN, PROBLEMS, BAD_INPUT = 0, 1, 2
@@ -83,6 +85,31 @@ class DoctorTest(unittest.TestCase):
         # SpecForge#482, #368: an empty conversation and one that starts with an answer.
         rows = self.scratch.rows([{"conversations": []}, {"conversations": [assistant("a"), user("b"), assistant("c")]}])
         self.assertEqual(self.found(rows), {"empty_conversation": 1, "starts_with_assistant": 1})
+
+    def test_copies_beyond_the_limit_are_looked_for_in_a_share_and_that_is_said(self) -> None:
+        rows = [{"id": i % 450, "messages": [user(f"q{i % 450}"), assistant("a")]} for i in range(900)]
+        source, shard = self.scratch.rows(rows), self.path / "a.safetensors"
+        write_shard(shard, [([BOS, USER, 10 + i % 30, 40 + i // 30 % 15, END], [0, 0, 0, 1, 1]) for i in range(900)])
+        for data, checks in ((source, ("duplicate", "duplicate_id")), (shard, ("duplicate",))):
+            whole = self.found(data)
+            self.assertEqual([whole[check] for check in checks], [450] * len(checks))
+            with mock.patch.object(seen_hashes, "HASHES_MAX", 100):
+                found = self.found(data)
+            self.assertEqual(found["copies_sampled"], len(checks))
+            self.assertIn("copies_sampled", self.out)
+            self.assertRegex(self.out, r"in the end 1 of (8|16) (rows|samples) was compared")
+            for check in checks:
+                self.assertTrue(0 < found[check] < 450, found)
+
+    def test_seen_hashes_are_bounded_and_a_share_of_copies_is_found(self) -> None:
+        draw = random.Random(1)
+        keys = [draw.getrandbits(64) for _ in range(20_000)]
+        seen = seen_hashes.SeenHashes(hashes_max=1000)
+        self.assertFalse(any(seen.is_copy(key, str) for key in keys))
+        self.assertLessEqual(len(seen._seen), 1000)
+        found = sum(seen.is_copy(key, str) for key in keys)
+        self.assertEqual(found, len(seen._seen))
+        self.assertGreater(found, 400)
 
     def test_speculators_835_cut_answers_are_counted(self) -> None:
         # speculators#835: 35 % of the answers had ended by length, and none was said to be.

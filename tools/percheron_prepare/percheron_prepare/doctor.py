@@ -136,6 +136,7 @@ def check_shards(path: Path, shards: list[Shard], report: Report, model: Model |
                 line.show(report.tokens, report.samples, report.tokens, 0)
     finally:
         line.close()
+    checks.finish()
     if not report.samples:
         raise Failure(f"{path} holds no sample")
 

@@ -17,6 +17,7 @@ ADVICE = {
                   "--cut-answers skip",
     "duplicate": "says the same as an earlier one: leave copies out, at least before a held-out split of another tool",
     "duplicate_id": "the same id names two rows",
+    "copies_sampled": "too many to remember: from here on copies are looked for among a share, so there may be more",
     "id_out_of_range": "a token id that the vocabulary does not have: made with another tokenizer",
     "other_tokenizer": "the shard was made with another tokenizer.json than --model has: prepare it again",
     "other_template": "the shard was made with another chat template than --model has: prepare it again",
@@ -34,7 +35,7 @@ ADVICE = {
     "rows_truncated": "cut at --max-length",
 }
 NOTES = {"consecutive_users", "ends_with_user", "markers_in_content", "lone_surrogates_replaced", "chats_split_by_turn",
-         "bos_inside", "duplicate_id", "end_of_turn_unknown"}
+         "bos_inside", "duplicate_id", "copies_sampled", "end_of_turn_unknown"}
 REJECTED = "rows that prepare would leave out"
 
 

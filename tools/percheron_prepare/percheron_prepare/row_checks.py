@@ -14,6 +14,7 @@ from .row_encoder import RowEncoder
 from .rows import Chat, Parsed, Prompt, TextRow, TokenRow, content_hash, parse_row
 from .sample_checks import Batch, SampleChecks
 from .samples import Samples
+from .seen_hashes import SeenHashes
 from .source import BlockReader, Source
 from .source_row import Rejected, SourceRow, unusable_text
 
@@ -28,8 +29,8 @@ class RowChecks:
         self._report = report
         self._encoder = RowEncoder(model, options) if model else None
         self._checks = checks
-        self._seen: set[int] = set()
-        self._ids: set[int] = set()
+        self._seen = SeenHashes()
+        self._ids = SeenHashes()
         self._samples = Samples()
         self._wheres: list[str] = []
         report.rows = 0
@@ -56,19 +57,17 @@ class RowChecks:
 
     def finish(self) -> None:
         self._check_samples()
+        self._seen.report(self._report, "rows")
+        self._ids.report(self._report, "ids")
         if self._encoder:
             self._notes(self._encoder.notes)
 
     def _check_id(self, name: str, where: str) -> None:
-        key = hash(name)
-        self._report.find("duplicate_id", where, int(key in self._ids))
-        self._ids.add(key)
+        self._report.find("duplicate_id", where, int(self._ids.is_copy(hash(name), lambda: where)))
 
     def _check(self, parsed: Parsed, where: str) -> None:
         report = self._report
-        key = content_hash(parsed)
-        report.find("duplicate", where, int(key in self._seen))
-        self._seen.add(key)
+        report.find("duplicate", where, int(self._seen.is_copy(content_hash(parsed), lambda: where)))
         if self._encoder is None:
             report.lengths[length_of(parsed)] += 1
         if not isinstance(parsed, Chat):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .findings import Report
+from .seen_hashes import SeenHashes
 
 
 # Of all answers, those that must end with one token for it to be taken as the end of a turn.
@@ -57,7 +58,7 @@ class SampleChecks:
         self._bos: int | None = facts.bos
         self._is_guessed = False
         self._copies = copies
-        self._seen: set[int] = set()
+        self._seen = SeenHashes()
 
     def add(self, batch: Batch) -> None:
         if not len(batch):
@@ -78,6 +79,9 @@ class SampleChecks:
         self._check_answers(batch)
         if self._copies is Copies.OF_SAMPLES:
             self._check_copies(batch)
+
+    def finish(self) -> None:
+        self._seen.report(self._report, "samples")
 
     def _find(self, check: str, batch: Batch, samples: np.ndarray, detail: str = "") -> None:
         """`samples`: the numbers of those found, ascending; one may stand several times."""
@@ -142,11 +146,8 @@ class SampleChecks:
         content = batch.tokens.astype("<u4", copy=False).tobytes()
         offsets = batch.offsets.tolist()
         for d, (begin, end) in enumerate(zip(offsets, offsets[1:])):
-            key = hash(content[4 * begin: 4 * end])
-            if key in self._seen:
+            if self._seen.is_copy(hash(content[4 * begin: 4 * end]), lambda: batch.where(d)):
                 self._report.find("duplicate", batch.where(d))
-            else:
-                self._seen.add(key)
 
 
 def runs_of(batch: Batch) -> tuple[np.ndarray, np.ndarray]:
