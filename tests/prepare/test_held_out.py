@@ -48,6 +48,24 @@ class HeldOutTest(unittest.TestCase):
             again, held_out_again = self.split(rows, *options)
             self.assertEqual((sorted(again), sorted(held_out_again)), (sorted(train), sorted(held_out)))
 
+    def test_files_may_be_renamed_reordered_and_cut_elsewhere(self) -> None:
+        seed = random.randrange(1 << 30)
+        draw = random.Random(seed)
+        rows = [row(i) for i in range(300)]
+        expected: set[str] | None = None
+        for _ in range(6):
+            draw.shuffle(rows)
+            cuts = sorted(draw.sample(range(1, 300), draw.randrange(4)))
+            files = [self.scratch.rows(rows[a:b], f"{draw.randrange(1 << 30)}.jsonl") for a, b in zip([0, *cuts], [*cuts, 300])]
+            with contextlib.redirect_stdout(io.StringIO()):
+                code = main(["prepare", "--model", str(GOLDEN / "qwen2.5"), "--input", *map(str, files), "--output",
+                             str(self.output), "--held-out-share", str(SHARE)])
+            self.assertEqual(code, 0)
+            train, held_out = ({name for name, _, _ in samples_of(path)} for path in (self.output, self.held_out))
+            self.assertEqual((train & held_out, train | held_out), (set(), {r["id"] for r in rows}), f"seed {seed}")
+            self.assertEqual(held_out, expected or held_out, f"seed {seed}")
+            expected = held_out
+
     def test_soup_680_copies_of_a_row_land_on_one_side(self) -> None:
         # Soup#680: over-sampling before the split put every validation row into training.
         rows = [row(i % 100, f"c{i}") for i in range(400)]

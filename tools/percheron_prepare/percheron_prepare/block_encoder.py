@@ -10,7 +10,7 @@ from .failure import Failure, Interrupted
 from .model import Model
 from .options import Options
 from .row_encoder import RowEncoder, RowTooLong
-from .rows import content_hash, parse_row
+from .rows import content_hash, ignored_keys, parse_row
 from .samples import Samples
 from .source import Block, BlockReader, SourceFile
 from .source_row import Rejected, SourceRow, rejected_entry, unusable_text
@@ -81,6 +81,8 @@ class BlockEncoder:
         out.tally.notes["lone_surrogates_replaced"] += repaired
         parsed = parse_row(value, row.number)
         samples = self._rows.samples(parsed)
+        for key in ignored_keys(value, parsed):
+            out.tally.note_key(key)
         is_held_out = self._held_out_below and content_hash(parsed) < self._held_out_below
         side = out.held_out if is_held_out else out.train
         for name, sample in samples:

@@ -24,7 +24,7 @@ from .worker import Task
 from .worker_pool import encoded_blocks, process_count
 
 # Goes up whenever the same rows, model and options may give other tokens, masks or passports.
-PREPARER_VERSION = 4
+PREPARER_VERSION = 5
 SET_FORMAT = "percheron.token_set.v1"
 KEEP_PERIOD_S = 5.0  # how much of a run a kill may cost
 TRAIN = "train"

@@ -1,8 +1,8 @@
 """Recognises the spellings of rows that data sets use: each becomes a chat, text, token ids or a prompt.
 
-A chat is `messages` or `conversations`, a list of {role, content} or {from, value}, with optional `tools`. Preformatted
-text is `text`. Ready ids are `input_ids` with `loss_mask`. Evaluation prompts are `prompt` or `turns`. A row that
-cannot be used raises Rejected.
+A chat is `messages` or `conversations`, a list of {role, content} or {from, value}, with optional `tools` and `system`.
+Preformatted text is `text`. Ready ids are `input_ids` with `loss_mask`. Evaluation prompts are `prompt` or `turns`. A
+row that cannot be used raises Rejected.
 """
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assist
 
 # Message entries that templates read besides role and content.
 KEPT_ENTRIES = ("name", "tool_calls", "tool_call_id", "reasoning_content", "thinking")
+THOUGHT_ENTRIES = ("reasoning_content", "thinking", "reasoning")
+
+# Parts of a content that are text.
+TEXT_PARTS = (None, "text", "input_text", "output_text")
+# What a server says of an answer that was ended by a length limit.
+LENGTH_REASONS = ("length", "max_tokens")
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,8 @@ def content_hash(parsed: Parsed) -> int:
 def parse_row(row: dict[str, Any], number: int) -> Parsed:
     """Recognises the row's spelling. `number`: its place in the file."""
     name = row_id(row, number)
-    if "messages" in row or "conversations" in row:
-        return parse_chat(row, name)
+    if (key := chat_key(row)) is not None:
+        return parse_chat(row, name, key)
     if "input_ids" in row:
         return parse_tokens(row, name)
     if "turns" in row or isinstance(row.get("prompt"), str):
@@ -90,17 +96,56 @@ def parse_row(row: dict[str, Any], number: int) -> Parsed:
                    "or prompts: prompt, turns")
 
 
-def parse_chat(row: dict[str, Any], name: str) -> Chat:
-    listed = row["messages"] if "messages" in row else row["conversations"]
+def chat_key(row: dict[str, Any]) -> str | None:
+    """The entry that holds the chat; one that is null, as beside another spelling's, only where there is no other."""
+    keys = [key for key in ("messages", "conversations") if key in row]
+    return next((key for key in keys if row[key] is not None), keys[0] if keys else None)
+
+
+def ignored_keys(row: dict[str, Any], parsed: Parsed) -> set[str]:
+    """The row's entries that nothing was made of."""
+    match parsed:
+        case Chat():
+            used = {chat_key(row), "system", "tools", "complete", "finish_reason"}
+        case TextRow():
+            used = {"text"}
+        case TokenRow():
+            used = {"input_ids", "loss_mask"}
+        case Prompt():
+            used = {"prompt" if isinstance(row.get("prompt"), str) else "turns"}
+    return {key for key, value in row.items() if value is not None} - used - {"id"}
+
+
+def parse_chat(row: dict[str, Any], name: str, key: str) -> Chat:
+    listed = row[key]
     if not isinstance(listed, list):
         raise Rejected("bad_messages", "not a list")
     if not listed:
         raise Rejected("empty_conversation")
-    messages = [parse_message(entry) for entry in listed]
+    messages = system_prompt_of(row) + [parse_message(entry) for entry in listed]
     if messages[0]["role"] == "assistant":
         raise Rejected("starts_with_assistant", "the first answer has no prompt")
-    cut = row.get("complete") is False or "length" in (row.get("finish_reason"), finish_reason(listed[-1]))
-    return Chat(name, messages, parse_tools(row.get("tools")), complete=not cut)
+    if sum(message["role"] == "system" for message in messages[:2]) == 2 and row.get("system"):
+        raise Rejected("two_system_prompts", "`system` beside a first message that is the system's")
+    return Chat(name, messages, parse_tools(row.get("tools")), complete=not is_cut(row, listed[-1]))
+
+
+def system_prompt_of(row: dict[str, Any]) -> list[Message]:
+    """The chat's system prompt where it stands beside the messages."""
+    system = row.get("system")
+    if system is None or system == "":
+        return []
+    if not isinstance(system, str):
+        raise Rejected("bad_system", "`system` is no text")
+    return [parse_message({"role": "system", "content": system})]
+
+
+def is_cut(row: dict[str, Any], last: Any) -> bool:
+    """Whether the last answer was ended by a length limit."""
+    if not isinstance(row.get("complete"), bool | None):
+        raise Rejected("bad_complete", f"`complete` is {row['complete']!r}, neither true nor false")
+    return row.get("complete") is False or any(reason in (row.get("finish_reason"), finish_reason(last))
+                                               for reason in LENGTH_REASONS)
 
 
 def parse_prompt(row: dict[str, Any]) -> tuple[list[Message], list[Any] | None]:
@@ -113,14 +158,15 @@ def parse_prompt(row: dict[str, Any]) -> tuple[list[Message], list[Any] | None]:
         if not isinstance(turns, list) or not turns or not isinstance(turns[0], str):
             raise Rejected("bad_turns", "`turns` must be a list of texts")
         return [parse_message({"role": "user", "content": turns[0]})], None
-    listed = next((row[key] for key in ("conversations", "messages") if key in row), None)
+    key = chat_key(row)
+    listed = row[key] if key else None
     if not isinstance(listed, list) or not listed:
         raise Rejected("unknown_shape", "a row needs `prompt`, `turns`, `conversations` or `messages`")
     answers = [i for i, entry in enumerate(listed) if role_of(entry) == "assistant"]
     asked = listed[: answers[-1]] if answers else listed
     if not asked:
         raise Rejected("starts_with_assistant", "the answer has no question before it")
-    return [parse_message(entry) for entry in asked], parse_tools(row.get("tools"))
+    return system_prompt_of(row) + [parse_message(entry) for entry in asked], parse_tools(row.get("tools"))
 
 
 def finish_reason(message: Any) -> Any:
@@ -139,18 +185,33 @@ def role_of(entry: Any) -> str:
 
 def parse_message(entry: Any) -> Message:
     """One message as templates expect it."""
-    message: Message = {"role": role_of(entry), "content": parse_content(entry.get("content", entry.get("value")))}
+    role, content = role_of(entry), entry.get("content", entry.get("value"))
+    message: Message = {"role": role, "content": parse_content(content)}
     message.update((key, entry[key]) for key in KEPT_ENTRIES if entry.get(key) is not None)
-    if "reasoning_content" not in message and isinstance(entry.get("reasoning"), str):
+    require_understood(entry)
+    if "reasoning_content" not in message and entry.get("reasoning") is not None:
         message["reasoning_content"] = entry["reasoning"]
     if "tool_calls" in message:
         message["tool_calls"] = parse_tool_calls(message["tool_calls"])
-    if message["role"] == "assistant" and entry.get("content", entry.get("value")) is None \
-            and not message.get("tool_calls"):
+    if content is None and role == "assistant" and not message.get("tool_calls"):
         raise Rejected("answer_missing", "an assistant message without content or tool calls")
+    if content is None and role not in ("assistant", "tool"):
+        raise Rejected("content_missing", f"the {role}'s message has no content")
     if has_marks(message):
         raise Rejected("private_characters", "text uses U+10FFF0..U+10FFF2")
     return message
+
+
+def require_understood(entry: dict[str, Any]) -> None:
+    """Refuses a message whose meaning would be lost without a word."""
+    if entry.get("function_call") is not None:
+        raise Rejected("function_call", "`function_call`, which no template renders: give `tool_calls`")
+    if entry.get("weight") not in (None, 1):
+        raise Rejected("unsupported_weight", f"`weight` is {entry['weight']!r}: an answer is supervised whole; leave the "
+                       "row out, or --last-turn-only")
+    for name in THOUGHT_ENTRIES:
+        if not isinstance(entry.get(name), str | None):
+            raise Rejected("bad_thought", f"`{name}` is no text")
 
 
 def has_marks(message: Message) -> bool:
@@ -166,7 +227,8 @@ def parse_content(content: Any) -> str:
         return ""
     if isinstance(content, str):
         return content
-    if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+    if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str)
+                                         and p.get("type") in TEXT_PARTS for p in content):
         return "".join(part["text"] for part in content)
     raise Rejected("unsupported_content", "content is neither text nor a list of text parts")
 
@@ -205,6 +267,9 @@ def parse_tools(tools: Any) -> list[Any] | None:
         return None
     if not isinstance(tools, list):
         raise Rejected("bad_tools", f"`tools` is a {type(tools).__name__}, not a list")
+    tools = [object_or_text(tool) if isinstance(tool, str) else tool for tool in tools]
+    if not all(isinstance(tool, dict) for tool in tools):
+        raise Rejected("bad_tools", "`tools` must list objects")
     return tools
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 # Characters of a rejected row's reason in the table; the side file has all of it.
 SHOWN_MAX = 300
+# Names of ignored entries that are told apart, and the characters of one.
+KEYS_MAX, KEY_SHOWN_MAX = 16, 40
+KEY_NOTE, OTHER_KEYS = "entry that nothing is made of: ", "(others)"
 
 
 @dataclass
@@ -27,11 +30,22 @@ class Tally:
         self.rejected[reason] += 1
         self.first_rejected.setdefault(reason, (where, one_line(why)))
 
+    def note_key(self, key: str, count: int = 1) -> None:
+        """Counts rows with an entry that nothing was made of."""
+        name = KEY_NOTE + one_line(key)[:KEY_SHOWN_MAX]
+        if name not in self.notes and sum(note.startswith(KEY_NOTE) for note in self.notes) >= KEYS_MAX:
+            name = KEY_NOTE + OTHER_KEYS
+        self.notes[name] += count
+
     def add(self, later: Tally) -> None:
         """Adds what became of rows that follow those counted so far."""
         self.read += later.read
         self.rejected.update(later.rejected)
-        self.notes.update(later.notes)
+        for note, count in later.notes.items():
+            if note.startswith(KEY_NOTE):
+                self.note_key(note.removeprefix(KEY_NOTE), count)
+            else:
+                self.notes[note] += count
         for reason, first in later.first_rejected.items():
             self.first_rejected.setdefault(reason, first)
 
