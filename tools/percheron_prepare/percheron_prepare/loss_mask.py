@@ -8,6 +8,7 @@ and past it, which must agree. A mask that cannot be proven is refused (MaskUnpr
 from __future__ import annotations
 
 import enum
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,10 @@ from .template_facts import PROBE, TemplateFacts
 from .text_tokenizer import TextTokenizer
 from .thoughts import with_other_content
 from .token_boundaries import TokenBoundaries
+
+
+# What a thinking model's template writes for an answer without a thought; the generation prompt may open it.
+EMPTY_THOUGHT = re.compile(r"\s*(<think>\s*)?</think>\n{0,2}")
 
 
 class MaskUnproven(Exception):
@@ -182,9 +187,10 @@ class ChatEncoder:
         marks = whole.literal_marks and frozenset(m - start for m in whole.literal_marks if start <= m < end)
         completion = Rendered(whole.text[start:end], literal_marks=marks)
         require_tool_calls(messages[index], completion.text)
+        unsupervised_end = empty_thought_end(whole.text, start)
         if thinking is Thinking.CONTEXT:
-            thought_end = self._thought_end(messages[: index + 1], tools, whole)
-            spans = tuple((max(a, thought_end), b) for a, b in spans if b > thought_end)
+            unsupervised_end = max(unsupervised_end, self._thought_end(messages[: index + 1], tools, whole))
+        spans = tuple((max(a, unsupervised_end), b) for a, b in spans if b > unsupervised_end)
         return Turn(index, prompt, completion, tuple((a - start, b - start) for a, b in spans), mode, whole, start)
 
     def _thought_end(self, messages: Sequence[Message], tools: list[Any] | None, whole: Rendered) -> int:
@@ -326,6 +332,13 @@ def spans_of_turns(turns: Sequence[Turn], whole: Rendered) -> tuple[Span, ...]:
             raise MaskUnproven("history_is_rewritten", f"answer {turn.message} looks different once the chat goes on")
         spans.extend((length + start, length + end) for start, end in turn.spans)
     return tuple(spans)
+
+
+def empty_thought_end(text: str, start: int) -> int:
+    """Where the empty thought ends that a template writes at `start`, itself or its end only; `start` without one. No
+    model writes it: it says that there is no thought."""
+    stub = EMPTY_THOUGHT.match(text, start)
+    return stub.end() if stub else start
 
 
 def mask_of(starts: Sequence[int], spans: Sequence[Span]) -> list[int]:

@@ -1,6 +1,7 @@
 """What a template does around every answer, found by rendering small chats: generation prompts and turn ends."""
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -57,10 +58,21 @@ def find_facts(template: ChatTemplate, tokenizer: TextTokenizer, stop_ids: froze
     fitting = [p for p in prompts if head.startswith(p)]
     lead = head[len(max(fitting, key=len)):] if fitting else ""
     generation_prompts = sorted({added_text(bare, p, tokenizer) for p in prompts} - {""}, key=len, reverse=True)
-    end = end_of_turn(tail, tokenizer, stop_ids)
+    end = end_of_turn(os.path.commonprefix([tail, inner_tail(template, answered, variables)]), tokenizer, stop_ids) or \
+        end_of_turn(tail, tokenizer, stop_ids)
     return TemplateFacts(tail=tail, end_of_turn=end, lead=lead, generation_prompts=tuple(generation_prompts),
                          modes=modes, stop_ids=stop_ids,
                          why_unusable="" if end else f"no end-of-turn token follows an answer, only {tail!r}")
+
+
+def inner_tail(template: ChatTemplate, answered: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
+    """What follows an answer when the chat goes on. What ends the chat and no turn, such as Phi-3's <|endoftext|>, is not
+    in it."""
+    try:
+        text = template.render([*answered, {"role": "user", "content": "x"}], variables=variables).text
+    except TemplateRefused:
+        return ""
+    return text.rpartition(PROBE)[2]
 
 
 def find_modes(template: ChatTemplate, question: list[dict[str, Any]],
