@@ -55,7 +55,7 @@ def expected_turn(case: dict[str, Any], turn: dict[str, Any]) -> Row:
 
 
 def check_turns(encoder: ChatEncoder, case: dict[str, Any], errors: list[str]) -> None:
-    turns = encoder.turns(case["messages"])
+    turns = list(encoder.turns(case["messages"]))
     expect(errors, "turns", [t.message for t in turns], [t["message"] for t in case["turns"]])
     for turn, wanted in zip(turns, case["turns"]):
         expect(errors, f"turn {turn.message}", encoder.turn_row(turn), expected_turn(case, wanted))

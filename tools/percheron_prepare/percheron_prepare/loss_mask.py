@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import re
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,8 +63,6 @@ class Turn:
     completion: Rendered
     spans: tuple[Span, ...]  # within completion.text
     mode: Mapping[str, Any]
-    whole: Rendered  # the chat up to and with the answer
-    start: int  # of the completion in it
 
 
 class ChatEncoder:
@@ -89,31 +87,38 @@ class ChatEncoder:
         """The chat's rows. `complete` False: the last answer was cut, so its end-of-turn token is left out."""
         if rows is Rows.CONVERSATION:
             return [self.conversation_row(messages, tools, complete, thinking)]
-        turns = self.turns(messages, tools, thinking)
-        if rows is Rows.AUTO:
-            served = self._served_row(messages, tools, turns, complete)
-            if served is not None:
-                return [served]
-        separate = [self.turn_row(turn, complete or turn.message + 1 < len(messages)) for turn in turns]
-        if rows is Rows.TURN:
-            return separate
+        if rows is Rows.AUTO and (whole := self._whole_row(messages, tools, complete, thinking)) is not None:
+            return [whole]
+        return list(self._turn_rows(messages, tools, complete, thinking))
+
+    def _whole_row(self, messages: Sequence[Message], tools: list[Any] | None, complete: bool,
+                   thinking: Thinking) -> Row | None:
+        """The whole chat as one row where it begins, for every answer, with what serving renders; else None. Turns are
+        looked at one after the other: together they are as large as the square of a long chat."""
+        served = self._served_row(messages, tools, complete, thinking)
+        if served is not None:
+            return served
         try:
             whole = self.conversation_row(messages, tools, complete, thinking)
         except MaskUnproven:
-            return separate
-        return [whole] if all(begins_with(whole, row) for row in separate) else separate
+            return None
+        return whole if all(begins_with(whole, row) for row in self._turn_rows(messages, tools, complete, thinking)) else None
 
-    def _served_row(self, messages: Sequence[Message], tools: list[Any] | None, turns: list[Turn],
-                    complete: bool) -> Row | None:
+    def _turn_rows(self, messages: Sequence[Message], tools: list[Any] | None, complete: bool,
+                   thinking: Thinking) -> Iterator[Row]:
+        for turn in self.turns(messages, tools, thinking):
+            yield self.turn_row(turn, complete or turn.message + 1 < len(messages))
+
+    def _served_row(self, messages: Sequence[Message], tools: list[Any] | None, complete: bool,
+                    thinking: Thinking) -> Row | None:
         """The whole chat as one row where that is provably what serving renders, without encoding every turn by itself;
         None where it takes a closer look."""
-        if not turns or any(turn.prompt.literal_marks or turn.completion.literal_marks for turn in turns):
+        whole = self.render(messages, tools)
+        if whole.literal_marks:
             return None
-        last = turns[-1]
-        whole = last.whole if last.message + 1 == len(messages) else self.render(messages, tools)
         try:
-            spans = spans_of_turns(turns, whole)
-            if self._template.has_generation_blocks and self._tagged_spans(messages, whole) != spans:
+            spans = spans_of_turns(self.turns(messages, tools, thinking, whole), whole)
+            if not spans or self._template.has_generation_blocks and self._tagged_spans(messages, whole) != spans:
                 return None
         except MaskUnproven:
             return None
@@ -167,16 +172,19 @@ class ChatEncoder:
         cut = end - len(self._facts.end_of_turn) if text.endswith(self._facts.end_of_turn, start, end) else end
         return text[:cut], spans[:-1] + ((start, cut),)
 
-    def turns(self, messages: Sequence[Message], tools: list[Any] | None = None,
-              thinking: Thinking = Thinking.SUPERVISE) -> list[Turn]:
-        """Every answer that has a prompt, with its history rendered as at its own time."""
-        return [self.turn(messages, i, tools, thinking)
-                for i, message in enumerate(messages) if message["role"] == "assistant" and i > 0]
+    def turns(self, messages: Sequence[Message], tools: list[Any] | None = None, thinking: Thinking = Thinking.SUPERVISE,
+              whole: Rendered | None = None) -> Iterator[Turn]:
+        """Every answer that has a prompt, with its history rendered as at its own time. `whole`: all messages, rendered,
+        where the caller has them."""
+        for i, message in enumerate(messages):
+            if message["role"] == "assistant" and i > 0:
+                yield self.turn(messages, i, tools, thinking, whole if i + 1 == len(messages) else None)
 
     def turn(self, messages: Sequence[Message], index: int, tools: list[Any] | None = None,
-             thinking: Thinking = Thinking.SUPERVISE) -> Turn:
-        """The answer at `index`. Raises MaskUnproven or TemplateRefused."""
-        whole = self.render(messages[: index + 1], tools)
+             thinking: Thinking = Thinking.SUPERVISE, whole: Rendered | None = None) -> Turn:
+        """The answer at `index`; `whole`: the messages up to and with it, rendered. Raises MaskUnproven or
+        TemplateRefused."""
+        whole = whole or self.render(messages[: index + 1], tools)
         prompt, mode = self._prompt_of(messages[:index], tools, whole)
         if self._template.has_generation_blocks:
             spans = self._new_spans(messages[:index], tools, whole, prompt)
@@ -191,7 +199,7 @@ class ChatEncoder:
         if thinking is Thinking.CONTEXT:
             unsupervised_end = max(unsupervised_end, self._thought_end(messages[: index + 1], tools, whole))
         spans = tuple((max(a, unsupervised_end), b) for a, b in spans if b > unsupervised_end)
-        return Turn(index, prompt, completion, tuple((a - start, b - start) for a, b in spans), mode, whole, start)
+        return Turn(index, prompt, completion, tuple((a - start, b - start) for a, b in spans), mode)
 
     def _thought_end(self, messages: Sequence[Message], tools: list[Any] | None, whole: Rendered) -> int:
         """Where in the rendered chat the last answer's thought ends: found by rendering it with another content."""
@@ -323,7 +331,7 @@ class ChatEncoder:
         return start + stops[-1]
 
 
-def spans_of_turns(turns: Sequence[Turn], whole: Rendered) -> tuple[Span, ...]:
+def spans_of_turns(turns: Iterable[Turn], whole: Rendered) -> tuple[Span, ...]:
     """The turns' supervised ranges in the whole chat. Raises MaskUnproven where it does not begin with every turn."""
     spans: list[Span] = []
     for turn in turns:

@@ -34,6 +34,8 @@ class TokenBoundaries:
             not any(token.lstrip or token.rstrip or token.single_word for token in added)
         self._words = raw.pre_tokenizer if is_simple else None
         self._changes_text = raw.normalizer is not None
+        # Whether added tokens are found in the text as it is, before anything is changed in it.
+        self._cut_first = not self._changes_text or not any(token.normalized for token in added)
         texts = sorted((token.content for token in added), key=len, reverse=True)
         self._added_texts = frozenset(texts)
         self._added = re.compile("|".join(map(re.escape, texts)))
@@ -67,7 +69,15 @@ class TokenBoundaries:
                 if len(self._known) > HEADERS_MAX:
                     self._known.clear()
                 self._known[beginning] = True
-        return known
+        return known or self._cut_first and self._splits_segment(text, at, left)
+
+    def _splits_segment(self, text: str, at: int, left: str) -> bool:
+        """Whether the text between two added tokens splits at the place, told by encoding all of it. For the few places
+        that the window cannot tell: what is on both sides of them may be one word."""
+        token = self._added.search(text, at)
+        right = text[at: token.start() if token else len(text)]
+        encode = self._tokenizer.encode_ids
+        return bool(left and right) and encode(left + right) == encode(left) + encode(right)
 
     def _splits_at_window(self, left: str, window: str, is_end: bool) -> bool:
         """`is_end`: the text ends with the window."""
