@@ -36,14 +36,15 @@ def write_rows(path: Path, byte_count: int, seed: int) -> None:
             written += out.write(line_of(next(made)))
 
 
-def write_mixed_rows(path: Path, byte_count: int, seed: int) -> None:
-    """Chats, and as many bytes of ready ids. Some chats cannot be used, and some have hundreds of turns."""
+def write_mixed_rows(path: Path, byte_count: int, seed: int, chat_share: float) -> None:
+    """Chats and rows of ready ids. `chat_share`: of the bytes. Some chats cannot be used, and some have hundreds of
+    turns."""
     draw = random.Random(seed)
     made = chats(draw)
     sizes = [0, 0]  # bytes of chats and of ready ids
     with open(path, "wb") as out:
         while sum(sizes) < byte_count:
-            if sizes[1] < sizes[0]:
+            if chat_share * sizes[1] < (1 - chat_share) * sizes[0]:
                 sizes[1] += out.write(line_of(ready_ids(draw)))
                 continue
             row = next(made)

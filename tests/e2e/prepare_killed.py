@@ -3,10 +3,10 @@
 
     .venv/bin/python tests/e2e/prepare_killed.py --model models/smollm2-135m-instruct --megabytes 2000 --kills 8
 
-Half of the bytes are chats of the demo in random order, some of hundreds of kilobytes and some of no use; the other
-half are rows of ready ids. Every kill is a SIGKILL to the whole process group, at a random moment. Peak memory is that of the command and its workers together, the larger
-of both runs: the sum of their resident bytes, and the sum in which shared pages count once. Exit code 1 where the bytes
-differ or memory was over --memory-limit.
+The rows are chats of the demo in random order, some of hundreds of kilobytes and some of no use, and rows of ready ids.
+Every kill is a SIGKILL to the whole process group, at a random moment. Peak memory is that of the command and its
+workers together, the larger of both runs: the sum of their resident bytes, and the sum in which shared pages count
+once. Exit code 1 where the bytes differ or memory was over --memory-limit.
 """
 from __future__ import annotations
 
@@ -96,6 +96,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="percheron prepare, killed and gone on from, beside an undisturbed run")
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face model directory")
     parser.add_argument("--megabytes", type=int, default=100, help="of rows (default: %(default)s)")
+    parser.add_argument("--chat-share", type=float, default=0.5,
+                        help="of the bytes; the rest are rows of ready ids, which are faster (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, help="of the moments (default: a new one, which is printed)")
     parser.add_argument("--shard-bytes", default="256M", help="as of percheron prepare (default: %(default)s)")
@@ -114,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
         rows, undisturbed, killed = folder / "rows.jsonl", folder / "undisturbed", folder / "killed"
-        write_mixed_rows(rows, args.megabytes * 1_000_000, seed=1)
+        write_mixed_rows(rows, args.megabytes * 1_000_000, seed=1, chat_share=args.chat_share)
         runs = Runs(args, rows)
         start = time.monotonic()
         _, said = runs.run(undisturbed / "set")

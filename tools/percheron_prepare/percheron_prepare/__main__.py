@@ -41,7 +41,8 @@ shapes for --prompts: chats as above, and
   {"prompt": "What is 12 + 345?"}
   {"turns": ["What is 12 + 345?", "And twice that?"]}
 "complete": false says that the last answer was cut off, "loss_mask" 1 that a token is an answer's. "text" is a chat
-that the model's own chat template has rendered. Of "turns" the first is asked. Rows that cannot be used are kept, with
+that the model's own chat template has rendered. "system" beside the messages is the chat's system prompt. Of "turns"
+the first is asked. Other entries are ignored, and counted by name. Rows that cannot be used are kept, with
 reasons, in OUTPUT.rejected.jsonl. A run that was killed goes on where it was when the same command is given again.
 """
 
