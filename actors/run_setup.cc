@@ -12,6 +12,7 @@
 #include "actors/offline_setup.h"
 #include "actors/policy/credits.h"
 #include "actors/run_settings.h"
+#include "actors/template_check.h"
 #include "actors/tokenizer_check.h"
 #include "base/hash.h"
 #include "model/drafter_config.h"
@@ -191,10 +192,13 @@ Result<RunData> resolve_data(const proto::Run& run, FileSystem& files, const Mod
         "it with the target's own tokenizer",
         vocabulary, run.target().path(), target.vocab_size));
   }
+  const std::string data_name = fmt::format("data.train ({})", run.data().train(0));
+  PERCHERON_ASSIGN_OR_RETURN(data.tokenizer_note,
+                             check_tokenizer(files, run.target().path(),
+                                             data.train->passport().tokenizer_hash, data_name));
   PERCHERON_ASSIGN_OR_RETURN(
-      data.tokenizer_note,
-      check_tokenizer(files, run.target().path(), data.train->passport().tokenizer_hash,
-                      fmt::format("data.train ({})", run.data().train(0))));
+      data.template_note,
+      check_template(files, run.target().path(), data.train->passport().template_hash, data_name));
   PERCHERON_ASSIGN_OR_RETURN(data.options, resolve_plan_options(run));
   PERCHERON_ASSIGN_OR_RETURN(data.selection, select_samples(*data.train, data.options));
   PERCHERON_RETURN_IF_ERROR(resolve_buckets(data.selection, data.options));

@@ -50,6 +50,7 @@ struct RunData {
   int64_t held_out_left_out = 0;       // for which evaluate.feature_bytes_max has no room
   int64_t held_out_in_training = 0;    // held-out samples whose tokens are also trained on
   std::string tokenizer_note;          // why the tokenizer was not compared; empty if it was
+  std::string template_note;           // why the chat template was not compared; likewise
 };
 
 /// A run's configuration, checked against its target, data and devices, every default filled in.

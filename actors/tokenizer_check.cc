@@ -9,16 +9,6 @@
 #include "data/sha256.h"
 
 namespace percheron {
-namespace {
-
-constexpr size_t kSha256Digits = 64;
-
-bool is_sha256(const std::string& hash) {
-  return hash.size() == kSha256Digits &&
-         hash.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
-}  // namespace
 
 Result<std::string> check_tokenizer(FileSystem& files, const std::string& target,
                                     const std::string& tokenizer_hash, const std::string& data) {
@@ -35,7 +25,7 @@ Result<std::string> check_tokenizer(FileSystem& files, const std::string& target
   const std::string_view text(reinterpret_cast<const char*>(file->bytes().data()),
                               file->bytes().size());
   PERCHERON_RETURN_IF_ERROR(parse_json(text, path).status());
-  if (!is_sha256(tokenizer_hash)) {
+  if (!is_sha256_hex(tokenizer_hash)) {
     return fmt::format(
         "the tokenizer_hash of {} is '{}', no SHA-256 of a tokenizer.json: that it was prepared "
         "for this target is not checked",

@@ -38,5 +38,15 @@ TEST(Sha256, HoldsAtEveryLengthOfTheLastBlock) {
             "13f05a0b594787f5ecd315edc96141bd3243203d1b7d4f0836f37308b276ba98");
 }
 
+TEST(Sha256, TellsItsOwnDigestsFromOtherTexts) {
+  const std::string digest = hex_of("abc");
+  EXPECT_TRUE(is_sha256_hex(digest));
+  for (const std::string& other :
+       {std::string(), std::string("tok"), digest + "0", digest.substr(1), "A" + digest.substr(1),
+        "g" + digest.substr(1)}) {
+    EXPECT_FALSE(is_sha256_hex(other)) << other;
+  }
+}
+
 }  // namespace
 }  // namespace percheron

@@ -1,10 +1,12 @@
 """The template environment behaves as transformers' does."""
 import datetime
+import json
 import unittest
 
 from support import GOLDEN, QUESTION, Scratch, user
 
 from percheron_prepare.chat_template import ChatTemplate, TemplateMissing, TemplateRefused, load_template
+from percheron_prepare.model import load_model
 
 NOW = datetime.datetime(2024, 7, 26)
 
@@ -47,6 +49,23 @@ class ChatTemplateTest(unittest.TestCase):
         self.assertEqual(load_template(folder, NOW).source, "list")
         (folder / "chat_template.jinja").write_text("file", encoding="utf-8")
         self.assertEqual(load_template(folder, NOW).source, "file")
+
+    def test_the_hash_of_a_template_is_the_one_that_training_computes(self) -> None:
+        # tests/actors/template_check_test.cc has the same hashes.
+        for family, digest in (("qwen2.5", "3b5587f923960e6d235945d2ba21b4183cc21d62ec0efaafd26677c79704c2f2"),
+                               ("llama3", "c9e0d21bca5c82876e0769aead23809440981ec36193caf6345d3a5d96a63a6a")):
+            self.assertEqual(load_model(GOLDEN / family).template_hash, digest)
+        scratch = Scratch()
+        self.addCleanup(scratch.close)
+        folder = scratch.model("qwen2.5")
+        for config, digest in (({"eos_token": "</s>", "bos_token": {"content": "<s\u00e9>", "lstrip": False}, "pad_token": None,
+                                 "add_bos_token": True, "chat_template": "\u00e9\x7f\t\"\\\u2028\U0001f600/{{ messages }}\n"},
+                                "b07edf1727b8cacedb9ed8b528d2a742ea7545f65e4fdc85e61293e0f198158a"),
+                               ({"chat_template": [{"name": "tool_use", "template": "{{ y }}"},
+                                                   {"name": "default", "template": "{{ x }}"}]},
+                                "51ae30adbe70d58c369d839719d90c9fa1706191639a5ad2d352247032bc27ba")):
+            (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+            self.assertEqual(load_model(folder).template_hash, digest)
 
     def test_missing_and_broken_templates_are_named(self) -> None:
         scratch = Scratch()
