@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "data/checkpoint.h"
 #include "data/training_state.h"
+#include "data/vocabulary_map.h"
 #include "model/drafter_config.h"
 #include "model/drafter_files.h"
 
@@ -223,8 +224,11 @@ Result<std::string> write_run_checkpoint(FileSystem& files, const CheckpointSett
   options.target_path = setup.config.target().path();
   options.target_architecture = setup.target.architecture;
   PERCHERON_ASSIGN_OR_RETURN(
-      const EncodedDrafter drafter,
+      EncodedDrafter drafter,
       encode_drafter(setup.drafter, snapshot.drafter, setup.draft_ids, ConstTensorView(), options));
+  if (!setup.draft_vocabulary_data.empty()) {
+    drafter.metadata[kDraftVocabularyDataHash] = setup.draft_vocabulary_data;
+  }
   std::vector<CheckpointFile> contents;
   contents.push_back({"config.json", drafter.config_text});
   contents.push_back({"model.safetensors", TensorFile{drafter.views(), drafter.metadata}});

@@ -146,6 +146,7 @@ void add_notes(const RunSetup& setup, RunPlan& plan) {
   const proto::Features& features = setup.config.features();
   if (!data.tokenizer_note.empty()) plan.notes.push_back(data.tokenizer_note);
   if (!data.template_note.empty()) plan.notes.push_back(data.template_note);
+  if (!setup.draft_vocabulary_note.empty()) plan.notes.push_back(setup.draft_vocabulary_note);
   for (std::string& note : setting_notes(setup)) plan.notes.push_back(std::move(note));
   if (data.selection.unsupervised_dropped > 0) {
     plan.notes.push_back(count(data.selection.unsupervised_dropped) +

@@ -310,6 +310,15 @@ Status resolve_vocabulary(const proto::Run& run, FileSystem& files, RunSetup& se
                                read_drafter(files, run.drafter().init_from(), &setup.target));
     PERCHERON_ASSIGN_OR_RETURN(vocabulary,
                                DraftVocabulary::read(file.file, setup.target.vocab_size));
+    if (vocabulary->data_hash() != train.content_hash()) {
+      setup.draft_vocabulary_note = fmt::format(
+          "the draft vocabulary of drafter.init_from {}: it has {:.1f} % of the supervised tokens "
+          "of "
+          "data.train; leave drafter.init_from out to count it anew",
+          vocabulary->data_hash().empty() ? "does not say on which data it was counted"
+                                          : "was counted on other data",
+          100 * vocabulary->coverage(counts));
+    }
   } else {
     Result<DraftVocabulary> made = DraftVocabulary::most_frequent(
         counts, setup.drafter.draft_vocab_size, used, train.content_hash());
@@ -319,6 +328,7 @@ Status resolve_vocabulary(const proto::Run& run, FileSystem& files, RunSetup& se
   setup.draft_ids.assign(vocabulary->target_ids().begin(), vocabulary->target_ids().end());
   setup.draft_coverage = vocabulary->coverage(counts);
   setup.draft_vocabulary_hash = vocabulary->hash();
+  setup.draft_vocabulary_data = vocabulary->data_hash();
   if (setup.data.held_out) {
     setup.held_out_coverage = vocabulary->coverage(
         count_supervised_tokens(*setup.data.held_out, setup.target.vocab_size));

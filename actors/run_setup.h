@@ -69,6 +69,8 @@ struct RunSetup {
   RunData data;
   std::vector<int32_t> draft_ids;     // ascending target ids; empty = the whole vocabulary
   double draft_coverage = 1;          // of the supervised training tokens
+  std::string draft_vocabulary_data;  // content hash of the data that it was counted on, if known
+  std::string draft_vocabulary_note;  // that this is not data.train; empty otherwise
   double held_out_coverage = 1;       // of the supervised held-out tokens
   std::string draft_vocabulary_hash;  // empty = whole
   FeatureShape features;

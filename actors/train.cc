@@ -208,6 +208,7 @@ void tell_about_setup(const RunSetup& setup, const RunParts& parts, RunObserver&
   const auto count = [](int64_t n) { return format_count(static_cast<uint64_t>(n)); };
   if (!data.tokenizer_note.empty()) observer.on_event(data.tokenizer_note);
   if (!data.template_note.empty()) observer.on_event(data.template_note);
+  if (!setup.draft_vocabulary_note.empty()) observer.on_event(setup.draft_vocabulary_note);
   for (const std::string& note : setting_notes(setup)) observer.on_event(note);
   if (data.selection.truncated > 0) {
     observer.on_event(fmt::format("{} samples are cut to data.token_budget {}",

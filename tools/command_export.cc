@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/file_system.h"
+#include "data/vocabulary_map.h"
 #include "model/config.h"
 #include "model/drafter_config.h"
 #include "model/drafter_files.h"
@@ -122,8 +123,10 @@ Status export_drafter(ExportOptions options) {
   PERCHERON_RETURN_IF_ERROR(check_embedding(file, embedding));
   PERCHERON_ASSIGN_OR_RETURN(std::vector<HostTensor> tensors, copies_of(file));
   PERCHERON_ASSIGN_OR_RETURN(
-      const EncodedDrafter encoded,
+      EncodedDrafter encoded,
       encode_drafter(file.config, std::move(tensors), file.draft_ids, embedding, config));
+  const auto counted_on = file.file.metadata().find(kDraftVocabularyDataHash);
+  if (counted_on != file.file.metadata().end()) encoded.metadata.insert(*counted_on);
   const std::string partial = options.out + ".partial";
   PERCHERON_RETURN_IF_ERROR(files.remove_all(partial));
   PERCHERON_RETURN_IF_ERROR(files.create_directories(partial));

@@ -383,5 +383,35 @@ TEST(RunSetup, FileThatSettlesTheDrafterIsContradictedByNobody) {
   }
 }
 
+// speculators#903, #1081: a draft vocabulary counted on other data was used without a word.
+TEST(RunSetup, DraftVocabularyIsCountedAnewForOtherDataAndATakenOneSaysSo) {
+  const auto hash_and_note = [](const proto::Run& run) {
+    const auto setup = resolve_run(run, system_files());
+    EXPECT_TRUE(setup.ok()) << setup.status().message();
+    return setup.ok() ? std::pair((*setup)->draft_vocabulary_hash, (*setup)->draft_vocabulary_note)
+                      : std::pair(std::string(), std::string());
+  };
+  proto::Run run = make_tiny_run("counted", {.epochs = 1});
+  RecordingObserver observer;
+  ASSERT_TRUE(train_tiny(run, observer).ok());
+  proto::Run warm = run;
+  warm.mutable_drafter()->set_init_from(join_path(run.output().directory(), "latest"));
+  const auto [first, unsaid] = hash_and_note(run);
+  EXPECT_EQ(hash_and_note(warm), std::pair(first, std::string()));
+  EXPECT_EQ(unsaid, "");
+
+  // Ids that the first data did not have.
+  ShardParts parts(rows_of_lengths({40, 41}));
+  parts.passport.vocab_size = 94;
+  for (uint32_t& token : parts.tokens) token = 93 - token % 40;
+  ASSERT_TRUE(parts.write(system_files(), run.data().train(0)).ok());
+  const auto [second, still_unsaid] = hash_and_note(run);
+  EXPECT_NE(second, first);
+  EXPECT_EQ(still_unsaid, "");
+  const auto [taken, said] = hash_and_note(warm);
+  EXPECT_EQ(taken, first);
+  EXPECT_NE(said.find("was counted on other data"), std::string::npos) << said;
+}
+
 }  // namespace
 }  // namespace percheron

@@ -13,6 +13,8 @@
 
 #include "base/file_system.h"
 #include "base/json.h"
+#include "data/safetensors.h"
+#include "data/vocabulary_map.h"
 #include "tests/actors/tiny_run.h"
 #include "tests/e2e/program.h"
 #include "tests/model/toy_model.h"
@@ -149,6 +151,10 @@ TEST_P(TrainedRun, IsReportedExportedAndReloadedWithTheSameAcceptance) {
     ASSERT_EQ(result.exit_code, 0) << result.output;
     EXPECT_FALSE(system_files().exists(exported + "/.partial"));
     EXPECT_THAT(result.output, HasSubstr("vllm serve"));
+    const auto weights = SafetensorsFile::open(system_files(), exported + "/model.safetensors");
+    ASSERT_TRUE(weights.ok()) << weights.status().message();
+    // speculators#903: a draft vocabulary says on which data it was counted.
+    EXPECT_EQ(weights->metadata().contains(kDraftVocabularyDataHash), !options.dflash);
     const nlohmann::json again = json_of(run_program(common + " --drafter " + exported).output);
     EXPECT_EQ(measured["acceptance_length"], again["acceptance_length"]);
     EXPECT_EQ(measured["accepted_per_position"], again["accepted_per_position"]);
