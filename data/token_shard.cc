@@ -162,10 +162,14 @@ Status TokenDataset::add_passport(const Shard& shard) {
                             " has no passport in its metadata; make it again with percheron "
                             "prepare");
   PERCHERON_ASSIGN_OR_RETURN(const Passport passport, parse_passport(found->second, path));
+  const auto options = shard.file.metadata().find("options");
+  const std::string said = options == shard.file.metadata().end() ? "" : options->second;
   if (shards_.empty()) {
     passport_ = passport;
+    options_ = said;
     return ok_status();
   }
+  if (options_ != said) options_.clear();
   const auto differ = [&](const char* field, const std::string& first, const std::string& second) {
     return invalid_argument("shards that do not belong together: " + std::string(field) + " is '" +
                             first + "' in " + shards_.front().file.path() + " but '" + second +

@@ -45,6 +45,9 @@ class TokenDataset {
   std::string describe(int64_t i) const;
 
   const Passport& passport() const { return passport_; }
+  /// How the shards were prepared, as JSON of `percheron prepare`'s options; empty where they do
+  /// not say so, or were prepared differently.
+  const std::string& options() const { return options_; }
   /// Hash of all rows in order, whatever shards they are cut into. Names are not part of it.
   const std::string& content_hash() const { return content_hash_; }
   int64_t total_tokens() const { return total_tokens_; }
@@ -79,6 +82,7 @@ class TokenDataset {
   std::vector<Shard> shards_;
   std::vector<int32_t> supervised_;  // [samples]
   Passport passport_;
+  std::string options_;
   std::string content_hash_;
   int64_t total_tokens_ = 0;
   int64_t supervised_tokens_ = 0;

@@ -55,6 +55,8 @@ Status evaluate(const EvaluateOptions& options) {
   evaluation.generate.temperature = options.temperature;
   evaluation.generate.seed = options.seed;
   evaluation.generate.stop_token_ids = engine->target().config().eos_token_ids;
+  PERCHERON_ASSIGN_OR_RETURN(evaluation.thinking,
+                             thinking_of_prompts(system_files(), options.prompts));
   const Drafter* drafter = engine->drafter();
   evaluation.draft_length = options.draft_length > 0 ? options.draft_length
                             : drafter != nullptr     ? default_draft_length(drafter->config())

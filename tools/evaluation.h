@@ -16,6 +16,7 @@ struct EvaluationOptions {
   GenerateOptions generate;
   int64_t draft_length = 3;
   bool with_lookup = true;  // also measure prompt lookup
+  std::string thinking;     // how the prompts were rendered, in words
 };
 
 /// One way of decoding, summed over prompts.

@@ -44,10 +44,11 @@ std::string evaluation_table(const Evaluation& evaluation) {
   std::string out = fmt::format(
       "{} prompts, temperature {}, draft length {}, at most {} new tokens; the bonus token is "
       "counted\n"
+      "thinking: {}\n"
       "{:<28}{:>10}{:>9}{:>9}{:>10}{:>9}   accepted per position\n",
       evaluation.prompts.size(), evaluation.options.generate.temperature,
-      evaluation.options.draft_length, evaluation.options.generate.new_tokens_max, "", "acceptance",
-      "tokens", "calls", "tokens/s", "speed");
+      evaluation.options.draft_length, evaluation.options.generate.new_tokens_max,
+      evaluation.options.thinking, "", "acceptance", "tokens", "calls", "tokens/s", "speed");
   out += row("target alone", plain, rate);
   const DecodingTotals drafted = evaluation.drafted();
   const bool has_drafter = drafted.counts.rounds() > 0;
@@ -76,6 +77,7 @@ nlohmann::ordered_json evaluation_json(const Evaluation& evaluation) {
       {"temperature", evaluation.options.generate.temperature},
       {"draft_length", evaluation.options.draft_length},
       {"new_tokens_max", evaluation.options.generate.new_tokens_max},
+      {"thinking", evaluation.options.thinking},
       {"bonus_counted", true},
       {"looping_answers", looping(evaluation)},
       {"differing_answers", evaluation.differing_answers},

@@ -15,10 +15,16 @@ namespace {
 using Json = nlohmann::json;
 using Prompt = std::vector<int32_t>;
 
+constexpr std::string_view kShardSuffix = ".safetensors";
+
+Result<TokenDataset> open_shard(FileSystem& files, const std::string& path) {
+  const std::array<std::string, 1> paths{path};
+  return TokenDataset::open(files, paths);
+}
+
 Result<std::vector<Prompt>> prompts_of_shard(FileSystem& files, const std::string& path,
                                              int64_t limit) {
-  const std::array<std::string, 1> paths{path};
-  PERCHERON_ASSIGN_OR_RETURN(const TokenDataset data, TokenDataset::open(files, paths));
+  PERCHERON_ASSIGN_OR_RETURN(const TokenDataset data, open_shard(files, path));
   return prompts_of_dataset(data, limit);
 }
 
@@ -62,6 +68,23 @@ Result<std::vector<Prompt>> prompts_of_dataset(const TokenDataset& data, int64_t
   return prompts;
 }
 
+std::string thinking_of_dataset(const TokenDataset& data) {
+  const Result<Json> options = parse_json(data.options(), "options");
+  if (!options.ok() || !options->is_object())
+    return "not said by the shards, or not the same in all";
+  const Json thinking = options->value("thinking", Json("supervise"));
+  const Json variables = options->value("template_variables", Json::object());
+  return fmt::format("{}, template variables {}",
+                     thinking.is_string() ? thinking.get<std::string>() : "?",
+                     variables.empty() ? "none" : shown(variables));
+}
+
+Result<std::string> thinking_of_prompts(FileSystem& files, const std::string& path) {
+  if (!path.ends_with(kShardSuffix)) return std::string("the template's default");
+  PERCHERON_ASSIGN_OR_RETURN(const TokenDataset data, open_shard(files, path));
+  return thinking_of_dataset(data);
+}
+
 Result<Tokenizer*> LazyTokenizer::get() {
   if (!tokenizer_) {
     PERCHERON_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::start(model_));
@@ -72,7 +95,7 @@ Result<Tokenizer*> LazyTokenizer::get() {
 Result<std::vector<Prompt>> read_prompts(FileSystem& files, const std::string& path,
                                          LazyTokenizer& tokenizer, int64_t limit) {
   PERCHERON_ASSIGN_OR_RETURN(std::vector<Prompt> prompts,
-                             path.ends_with(".safetensors")
+                             path.ends_with(kShardSuffix)
                                  ? prompts_of_shard(files, path, limit)
                                  : prompts_of_jsonl(files, path, tokenizer, limit));
   if (prompts.empty()) return invalid_argument(fmt::format("{} has no prompt", path));

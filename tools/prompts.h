@@ -27,6 +27,13 @@ class LazyTokenizer {
 Result<std::vector<std::vector<int32_t>>> prompts_of_dataset(const TokenDataset& data,
                                                              int64_t limit);
 
+/// How the thoughts of a data set's prompts were rendered, in words: acceptance differs between
+/// thinking and not (dflash#133).
+std::string thinking_of_dataset(const TokenDataset& data);
+
+/// The same of a file for read_prompts. Errors as there.
+Result<std::string> thinking_of_prompts(FileSystem& files, const std::string& path);
+
 /// Prompts to decode, as token ids with the generation prompt at their end. `path` is a token shard
 /// (the rows up to their first supervised token) or JSONL with, per row, `turns` (the first one is
 /// asked), `conversations` or `messages` (up to the last answer) or `prompt`, which the tokenizer's

@@ -32,6 +32,7 @@ EvaluationOptions evaluation_options(const RunSetup& setup, const Target& target
   options.generate.new_tokens_max = setup.config.evaluate().new_tokens_max();
   options.generate.stop_token_ids = target.config().eos_token_ids;
   options.draft_length = default_draft_length(setup.drafter);
+  options.thinking = thinking_of_dataset(*setup.data.held_out);
   return options;
 }
 

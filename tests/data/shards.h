@@ -28,6 +28,7 @@ struct ShardParts {
   std::vector<int64_t> id_offsets = {0};
   Passport passport = {"tok", "tem", "src", "opt", 100};
   std::string format = std::string(kTokenShardFormat);
+  std::string options;
   bool with_ids = true;
 
   explicit ShardParts(const std::vector<ShardRow>& rows) {
@@ -48,8 +49,10 @@ struct ShardParts {
       tensors.push_back({"ids", view_of(std::span<const uint8_t>(ids))});
       tensors.push_back({"id_offsets", view_of(std::span<const int64_t>(id_offsets))});
     }
-    return write_safetensors(files, path, tensors,
-                             {{"format", format}, {"passport", passport_json(passport)}});
+    std::map<std::string, std::string> metadata = {{"format", format},
+                                                   {"passport", passport_json(passport)}};
+    if (!options.empty()) metadata["options"] = options;
+    return write_safetensors(files, path, tensors, metadata);
   }
 };
 

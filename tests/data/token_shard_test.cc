@@ -122,6 +122,21 @@ TEST(TokenDataset, RefusesShardsOfAnotherTokenizer) {
                                                 HasSubstr("'other'"), HasSubstr("b.safetensors")));
 }
 
+TEST(TokenDataset, KnowsHowItsShardsWerePreparedWhereTheyAgree) {
+  FaultFileSystem files;
+  ShardParts parts(kRows);
+  parts.options = "{\"thinking\": \"drop\"}";
+  ASSERT_TRUE(parts.write(files, "a.safetensors").ok());
+  ASSERT_TRUE(parts.write(files, "b.safetensors").ok());
+  EXPECT_EQ(open_dataset(files, {"a.safetensors", "b.safetensors"})->options(), parts.options);
+  parts.options.clear();
+  ASSERT_TRUE(parts.write(files, "b.safetensors").ok());
+  for (const auto& paths : {std::vector<std::string>{"a.safetensors", "b.safetensors"},
+                            std::vector<std::string>{"b.safetensors", "a.safetensors"}}) {
+    EXPECT_EQ(open_dataset(files, paths)->options(), "");
+  }
+}
+
 TEST(TokenDataset, JoinsShardsOfSeveralSources) {
   FaultFileSystem files;
   ShardParts first(kRows), second(kRows);

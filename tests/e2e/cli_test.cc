@@ -144,6 +144,7 @@ TEST_P(TrainedRun, IsReportedExportedAndReloadedWithTheSameAcceptance) {
                              config.run.data().held_out(0) + " --dtype f32 --new-tokens 12 --json";
   const nlohmann::json measured =
       json_of(run_program(common + " --drafter " + output + "/latest").output);
+  EXPECT_TRUE(measured.contains("thinking"));  // dflash#133
   for (const std::string layout : {"specforge", "speculators"}) {
     const std::string exported = fresh_directory("exported") + "/" + layout;
     const ProgramResult result = run_program("export " + output + "/latest --target " + target +

@@ -73,5 +73,23 @@ TEST(ShardPrompts, AreTheRowsUpToTheirAnswer) {
   EXPECT_THAT(*prompts, ElementsAre(ElementsAre(0, 1), ElementsAre(1, 2, 3)));
 }
 
+// dflash#133: an acceptance length of 25 % or 60 %, by the thinking mode that nobody had noted.
+TEST(ShardPrompts, SayHowThoughtsWereRendered) {
+  const std::string path = testing::TempDir() + "thoughts.safetensors";
+  ShardParts parts(rows_of_lengths({4, 6}));
+  const auto thinking = [&](const std::string& options) {
+    parts.options = options;
+    EXPECT_TRUE(parts.write(system_files(), path).ok());
+    return thinking_of_prompts(system_files(), path).value();
+  };
+  EXPECT_EQ(thinking(R"({"thinking": "drop", "template_variables": {"enable_thinking": false}})"),
+            R"(drop, template variables {"enable_thinking":false})");
+  EXPECT_EQ(thinking(R"({"thinking": "supervise", "template_variables": {}})"),
+            "supervise, template variables none");
+  for (const char* unclear : {"", "[]", "{"}) EXPECT_THAT(thinking(unclear), HasSubstr("not said"));
+  EXPECT_EQ(thinking_of_prompts(system_files(), "chats.jsonl").value(), "the template's default");
+  EXPECT_FALSE(thinking_of_prompts(system_files(), "none.safetensors").ok());
+}
+
 }  // namespace
 }  // namespace percheron
