@@ -87,6 +87,37 @@ TEST(Credits, LaterStepsLeaveRoomForWhatTheOpenStepHoldsElsewhere) {
   EXPECT_TRUE(credits.try_grant(0, {{0, 2}, 2, 50, 50}, 1));
 }
 
+// SpecForge's K3 recipe: four rows of 65,536 tokens with 5.25 GiB of features each, room for two of
+// them, and a consumer that takes five times the time of a lease.
+TEST(Credits, FourRowsOf65536TokensGoThroughRoomForTwo) {
+  constexpr uint64_t kSample = 65536ull * 84 * 1024;
+  static_assert(kSample == (21ull << 30) / 4, "5.25 GiB");
+  constexpr int64_t kTtl = 1'000'000'000;
+  Credits credits({2 * kSample});
+  LeaseTable leases(kTtl);
+  int64_t now = 0, next = 0;
+  std::vector<int64_t> made, consumed;
+  while (consumed.size() < 4) {
+    const auto open = static_cast<int64_t>(consumed.size());
+    while (next < 4 && credits.try_grant(0, {{0, next}, next, kSample, kSample}, open)) {
+      made.push_back(next++);
+    }
+    ASSERT_GT(made.size(), consumed.size()) << "the open step always finds room";
+    const int64_t index = made[consumed.size()];
+    const int64_t token = leases.grant({0, index}, 0, now);
+    for (const int64_t end = now + 5 * kTtl; now < end; now += kTtl / 2) {
+      EXPECT_TRUE(leases.expire(now).empty());
+      EXPECT_TRUE(leases.renew({0, index}, 0, token, now));
+    }
+    EXPECT_TRUE(leases.settle({0, index}, 0, token));
+    credits.release({0, index});
+    consumed.push_back(index);
+  }
+  EXPECT_EQ(consumed, (std::vector<int64_t>{0, 1, 2, 3}));
+  EXPECT_EQ(credits.peak(0), 2 * kSample);
+  EXPECT_EQ(credits.in_use(0), 0u);
+}
+
 // Random grants, frees and node deaths: invariant 2, and the oldest always finds room.
 TEST(Credits, OldestAlwaysFitsSomewhereAfterANodeDies) {
   const uint64_t seed = 7;

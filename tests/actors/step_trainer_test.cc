@@ -56,7 +56,7 @@ class StepTrainerTest : public testing::Test {
   std::vector<Features> features_;
 };
 
-// SpecForge#571, TorchSpec#32: who has nothing joins with zeros.
+// SpecForge#571, TorchSpec#32, #33: who has nothing joins with zeros.
 TEST_F(StepTrainerTest, SumsOfTwoTrainersAreThoseOfOneAlsoIfOneHasNothing) {
   for (const size_t second_has : {0u, 2u}) {
     SCOPED_TRACE(second_has);

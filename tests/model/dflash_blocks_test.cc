@@ -5,7 +5,9 @@
 
 #include <cmath>
 
+#include "base/random.h"
 #include "tests/model/training_case.h"
+#include "tests/test_seed.h"
 
 namespace percheron {
 namespace {
@@ -116,6 +118,38 @@ TEST(DrawAnchors, StayInsideForEveryLength) {
     for (const DflashAnchor& anchor : draw_anchors(batch, loss)) {
       ASSERT_GE(anchor.row, 0);
       ASSERT_LT(anchor.row + 1, length);
+    }
+  }
+}
+
+// SpecForge#501, #470 and speculators#1061 in packs of any lengths, around 128 and down to 1.
+TEST(DflashBlocks, NothingOfARandomPackLeavesItsDocument) {
+  const TestSeed seed(1061);
+  Random random(seed.value());
+  for (int trial = 0; trial < 60; ++trial) {
+    std::vector<TrainingDocument> documents;
+    for (uint64_t d = 0; d < 2 + random.below(4); ++d) {
+      const int64_t lengths[] = {1, 2, 127, 128, 129, 1 + static_cast<int64_t>(random.below(40))};
+      const int64_t length = lengths[random.below(6)];
+      const auto answer = static_cast<int64_t>(random.below(static_cast<uint64_t>(length) + 1));
+      documents.push_back(random_document(random.next(), length, answer, 23));
+    }
+    const Features features = random_features(1, documents, 1, 2);
+    const MicroBatch& batch = features.batch;
+    const auto size = 1 + static_cast<int64_t>(random.below(16));
+    const DflashBlocks blocks = plan(features, size, hard_loss(), draw_anchors(batch, hard_loss()));
+    const std::vector<int32_t> intervals = dflash_intervals(blocks, blocks_of(size), 0);
+    for (size_t r = 0; r < blocks.rows.size(); ++r) {
+      const auto block = static_cast<size_t>(blocks.rows[r] / size);
+      const DflashAnchor& anchor = blocks.anchors[block];
+      const int32_t begin = batch.offsets[static_cast<size_t>(anchor.document)];
+      const int32_t end = batch.offsets[static_cast<size_t>(anchor.document) + 1];
+      const auto at = anchor.row + static_cast<int32_t>(blocks.rows[r] % size);
+      ASSERT_TRUE(begin <= anchor.row && anchor.row < at && at < end) << "trial " << trial;
+      EXPECT_EQ(blocks.labels[r], static_cast<int32_t>(batch.token_ids[static_cast<size_t>(at)]));
+      EXPECT_EQ(blocks.teacher_rows[r], at - 1);
+      const auto key = intervals.begin() + int64_t{blocks.rows[r]} * 4;
+      EXPECT_EQ(std::vector<int32_t>(key, key + 2), (std::vector<int32_t>{begin, anchor.row}));
     }
   }
 }

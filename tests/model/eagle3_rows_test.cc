@@ -59,7 +59,7 @@ std::vector<int32_t> rows_of_step(const Eagle3Rows& rows, size_t k) {
   return result;
 }
 
-// SpecForge#885, EAGLE#317: the mask moves with the label, so the row just
+// SpecForge#885, #895, EAGLE#317, #325, #341: the mask moves with the label, so the row just
 // before the answer learns and no row past its end does.
 TEST(Eagle3Rows, RowEmbedsTheNextTokenAndPredictsTheOneAfterIt) {
   const Features features = counting_features();
