@@ -92,7 +92,7 @@ OrderStatistics order_statistics(std::span<const uint32_t> order, size_t buckets
   statistics.runs.resize(1);
   if (order.empty()) return statistics;
   std::vector<size_t> end(buckets);  // behind the last batch of each bucket
-  size_t run = 0;
+  int64_t run = 0;
   for (size_t i = 0; i < order.size(); ++i) {
     const uint32_t bucket = order[i];
     PERCHERON_CHECK(bucket < buckets, "a batch's bucket is one of those counted");
@@ -102,8 +102,10 @@ OrderStatistics order_statistics(std::span<const uint32_t> order, size_t buckets
     end[bucket] = i + 1;
     ++run;
     if (i + 1 == order.size() || order[i + 1] != bucket) {
-      if (statistics.runs.size() <= run) statistics.runs.resize(run + 1);
-      ++statistics.runs[run];
+      const auto counted = static_cast<size_t>(std::min(run, kRunCountedMax));
+      if (statistics.runs.size() <= counted) statistics.runs.resize(counted + 1);
+      ++statistics.runs[counted];
+      statistics.longest_run = std::max(statistics.longest_run, run);
       run = 0;
     }
   }

@@ -29,19 +29,21 @@ enum class BatchOrder {
 std::vector<uint32_t> order_batches(std::span<const int64_t> counts, BatchOrder order,
                                     Random& random);
 
+/// Runs of so many batches and more are counted together.
+inline constexpr int64_t kRunCountedMax = 64;
+
 /// What an order of batches does to an epoch.
 struct OrderStatistics {
   std::vector<double> shares;                          // [buckets], of all batches
   std::vector<std::array<double, 4>> quartile_shares;  // [buckets], of each quarter's batches
   /// The largest difference between a bucket's share of a quarter and of the whole.
   double quartile_deviation_max = 0;
-  /// runs[n]: how often n batches of one bucket follow each other without a further one; runs[0] is
-  /// 0.
+  /// runs[n]: how often n batches of one bucket follow each other without a further one, the last
+  /// of at most kRunCountedMax + 1 entries with all longer runs; runs[0] is 0.
   std::vector<int64_t> runs;
+  int64_t longest_run = 0;
   /// The share of the epoch before which every bucket that has batches still has one to come.
   double all_present_until = 0;
-
-  int64_t longest_run() const { return static_cast<int64_t>(runs.size()) - 1; }
 };
 
 /// order: the bucket of each batch, below `buckets`.

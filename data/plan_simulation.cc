@@ -57,7 +57,7 @@ Result<BatchOrderSimulation> simulate_batch_order(std::span<const int64_t> count
     }
     simulation.quartile_deviation_max.add(seen.quartile_deviation_max);
     simulation.all_present_until.add(seen.all_present_until);
-    ++simulation.longest_runs[seen.longest_run()];
+    ++simulation.longest_runs[seen.longest_run];
     if (simulation.runs.size() < seen.runs.size()) {
       // The seeds before had none of these.
       Spread none;

@@ -32,7 +32,7 @@ struct BatchOrderSimulation {
   std::vector<double> shares;                          // [buckets]
   std::vector<std::array<Spread, 4>> quartile_shares;  // [buckets]
   Spread quartile_deviation_max;                       // the largest of a seed
-  std::vector<Spread> runs;                            // [n]: runs of n batches; runs[0] is empty
+  std::vector<Spread> runs;                            // as OrderStatistics::runs
   std::map<int64_t, int64_t> longest_runs;             // longest run: seeds that have it
   Spread all_present_until;
 };

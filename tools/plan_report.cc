@@ -173,7 +173,9 @@ nlohmann::ordered_json batch_order_json(const BatchOrderSimulation& order) {
   json["all_present_until"] = spread_json(order.all_present_until);
   auto& runs = json["runs"] = nlohmann::ordered_json::object();
   for (size_t n = 1; n < order.runs.size(); ++n) {
-    if (order.runs[n].most() > 0) runs[std::to_string(n)] = spread_json(order.runs[n]);
+    const bool all_longer = n == static_cast<size_t>(kRunCountedMax);
+    const std::string name = std::to_string(n) + (all_longer ? "_and_more" : "");
+    if (order.runs[n].most() > 0) runs[name] = spread_json(order.runs[n]);
   }
   auto& longest = json["longest_runs"] = nlohmann::ordered_json::object();
   for (const auto& [length, seeds] : order.longest_runs) longest[std::to_string(length)] = seeds;

@@ -90,7 +90,7 @@ TEST(OrderStatistics, CountSharesQuartersAndRuns) {
   const OrderStatistics seen = order_statistics(order, 4);
   EXPECT_THAT(seen.shares, ElementsAre(0.4, 0.4, 0.2, 0));
   EXPECT_THAT(seen.runs, ElementsAre(0, 3, 2, 1));  // 0 | 111 | 0 | 22 | 1 | 00
-  EXPECT_EQ(seen.longest_run(), 3);
+  EXPECT_EQ(seen.longest_run, 3);
   // Quarters begin at batches 0, 3, 5 and 8.
   EXPECT_THAT(seen.quartile_shares[0], ElementsAre(1.0 / 3, 0.5, 0, 1));
   EXPECT_THAT(seen.quartile_shares[1], ElementsAre(2.0 / 3, 0.5, 1.0 / 3, 0));
@@ -99,7 +99,18 @@ TEST(OrderStatistics, CountSharesQuartersAndRuns) {
   EXPECT_DOUBLE_EQ(seen.all_present_until, 0.7);
 }
 
-TEST(OrderStatistics, OfNothingAreEmpty) { EXPECT_EQ(order_statistics({}, 2).longest_run(), 0); }
+TEST(OrderStatistics, CountLongRunsTogether) {
+  std::vector<uint32_t> order(kRunCountedMax - 1, 0);
+  order.insert(order.end(), kRunCountedMax, 1);
+  order.insert(order.end(), 1'000'000, 0);
+  const OrderStatistics seen = order_statistics(order, 2);
+  ASSERT_EQ(seen.runs.size(), static_cast<size_t>(kRunCountedMax) + 1);
+  EXPECT_EQ(seen.runs[kRunCountedMax - 1], 1);
+  EXPECT_EQ(seen.runs[kRunCountedMax], 2);
+  EXPECT_EQ(seen.longest_run, 1'000'000);
+}
+
+TEST(OrderStatistics, OfNothingAreEmpty) { EXPECT_EQ(order_statistics({}, 2).longest_run, 0); }
 
 }  // namespace
 }  // namespace percheron
