@@ -112,7 +112,7 @@ PackingArithmetic packing_arithmetic(const SampleSelection& selection, const Pla
   result.samples_per_batch = samples_per_batch;
   result.batches_unpacked = result.samples;
   result.batches_of_samples = (result.samples + samples_per_batch - 1) / samples_per_batch;
-  result.tokens_of_samples = static_cast<double>(samples_per_batch) *
+  result.tokens_of_samples = static_cast<double>(std::min(samples_per_batch, result.samples)) *
                              static_cast<double>(result.tokens) /
                              static_cast<double>(result.samples);
   result.batches_packed_least = (result.tokens + options.token_budget - 1) / options.token_budget;

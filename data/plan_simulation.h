@@ -70,7 +70,7 @@ struct PackingArithmetic {
   int64_t samples_per_batch = 0;
   int64_t batches_unpacked = 0;      // of one sample
   int64_t batches_of_samples = 0;    // of samples_per_batch
-  double tokens_of_samples = 0;      // of a full one of those, on average
+  double tokens_of_samples = 0;      // of a full one, or of the only one, on average
   int64_t batches_packed_least = 0;  // what any packing needs: tokens over the budget
   int64_t batches_packed = 0;
   double fill = 0;

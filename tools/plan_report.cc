@@ -35,13 +35,15 @@ std::string packing_text(const PackingArithmetic& packing, int64_t token_budget)
       "{} samples, {} tokens, {:.1f} on average\n", count(packing.samples), count(packing.tokens),
       static_cast<double>(packing.tokens) / static_cast<double>(packing.samples));
   const auto row = [&](const std::string& name, int64_t batches, const std::string& note) {
-    out += fmt::format("  {:<34}{:>12} batches{}\n", name, count(batches),
-                       note.empty() ? "" : "   " + note);
+    out += fmt::format("  {:<34}{:>12} {}{}\n", name, count(batches),
+                       batches == 1 ? "batch  " : "batches", note.empty() ? "" : "   " + note);
   };
   row("one sample a batch", packing.batches_unpacked, "");
   row(fmt::format("{} samples a batch", count(packing.samples_per_batch)),
       packing.batches_of_samples,
-      fmt::format("{} tokens on average", rounded(packing.tokens_of_samples)));
+      packing.samples < packing.samples_per_batch
+          ? rounded(packing.tokens_of_samples) + " tokens, of all samples"
+          : "a full one has " + rounded(packing.tokens_of_samples) + " tokens on average");
   row(fmt::format("packed to {} tokens", count(token_budget)), packing.batches_packed,
       fmt::format("{:.2f} % filled; no packing needs fewer than {}", 100 * packing.fill,
                   count(packing.batches_packed_least)));

@@ -48,6 +48,25 @@ TEST(PlanReport, SaysTheSameToPrograms) {
   EXPECT_EQ(seeds, 3);
 }
 
+TEST(PlanReport, CountsLongRunsTogether) {
+  const nlohmann::ordered_json never_twice =
+      plan_json(counts_report({10, 5000}))["batch_orders"][2];
+  EXPECT_EQ(never_twice["runs"]["64_and_more"]["mean"], 1);
+  EXPECT_LE(never_twice["runs"].size(), 64u);
+  EXPECT_GT(std::stoi(never_twice["longest_runs"].begin().key()), 4000);
+}
+
+TEST(PlanReport, CountsTheTokensOfABatchThatIsNotFull) {
+  PlanReport report;
+  const auto selection = select_samples(std::vector<int32_t>{40, 60, 50}, report.options);
+  report.packing = packing_arithmetic(*selection, report.options, 8);
+  EXPECT_EQ(report.packing->batches_of_samples, 1);
+  EXPECT_EQ(report.packing->tokens_of_samples, 150);
+  EXPECT_THAT(plan_report(report), HasSubstr("1 batch     150 tokens, of all samples"));
+  report.packing = packing_arithmetic(*selection, report.options, 3);
+  EXPECT_THAT(plan_report(report), HasSubstr("1 batch     a full one has 150 tokens on average"));
+}
+
 TEST(PlanReport, ShowsPackingAndOrdersOfLengths) {
   PlanReport report;
   report.seeds = {1, 1};
@@ -57,7 +76,8 @@ TEST(PlanReport, ShowsPackingAndOrdersOfLengths) {
   report.orders.push_back(simulate_epoch_order(*selection, report.options, 1, report.seeds));
   const std::string text = plan_report(report);
   EXPECT_THAT(text, AllOf(HasSubstr("4 samples, 200 tokens, 50.0 on average"),
-                          HasSubstr("150 tokens on average"), HasSubstr("packed to 100 tokens")));
+                          HasSubstr("a full one has 150 tokens on average"),
+                          HasSubstr("packed to 100 tokens")));
   EXPECT_EQ(plan_json(report)["packing"]["batches_of_samples"], 2);
 }
 
