@@ -77,8 +77,9 @@ std::vector<std::vector<double>> bucket_shares(std::span<const int64_t> counts, 
   std::vector<std::vector<double>> shares(counts.size(), std::vector<double>(parts));
   for (size_t part = 0; part < parts; ++part) {
     const size_t begin = part * batches.size() / parts, end = (part + 1) * batches.size() / parts;
-    for (size_t i = begin; i < end; ++i)
-      shares[batches[i]][part] += 1.0 / static_cast<double>(end - begin);
+    for (size_t i = begin; i < end; ++i) ++shares[batches[i]][part];
+    for (std::vector<double>& bucket : shares)
+      bucket[part] /= std::max(1.0, static_cast<double>(end - begin));
   }
   return shares;
 }

@@ -51,6 +51,13 @@ TEST(PlanSimulation, TheOtherOrdersStarveTheirTails) {
   EXPECT_GT(weighted.quartile_deviation_max.mean(), 5 * interleaved.quartile_deviation_max.mean());
 }
 
+// The end of "never twice" is one bucket alone: exactly all of a part, not a rounding more.
+TEST(PlanSimulation, SharesOfAPartAreExact) {
+  const auto shares = bucket_shares(kPublishedCounts, BatchOrder::kNeverTwice, 42, 50);
+  EXPECT_EQ(shares[5][49], 1);
+  EXPECT_EQ(shares[0][49], 0);
+}
+
 TEST(PlanSimulation, RefusesCountsThatAreNone) {
   const auto error = [](const std::vector<int64_t>& counts) {
     return simulate_batch_order(counts, BatchOrder::kInterleaved, {}).status().message();
