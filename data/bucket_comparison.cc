@@ -37,6 +37,7 @@ Result<BucketComparison> compare_buckets(std::span<const int32_t> lengths,
   comparison.limits = limits;
   const LengthHistogram& histogram = comparison.lengths;
   PERCHERON_RETURN_IF_ERROR(check_limits(histogram, limits));
+  PERCHERON_RETURN_IF_ERROR(check_distinct(histogram));
   const auto add = [&](std::string name, BucketBounds bounds) -> ScoredBounds& {
     ScoredBounds scored;
     scored.name = std::move(name);

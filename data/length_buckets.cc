@@ -1,6 +1,7 @@
 #include "data/length_buckets.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -142,6 +143,7 @@ std::vector<int64_t> best_cuts(int64_t n, int64_t parts, Splits splits, const Co
 
 BucketBounds best_upper_bounds(const LengthHistogram& lengths, int64_t buckets) {
   const std::span<const int32_t> distinct = lengths.distinct();
+  PERCHERON_CHECK(std::ssize(distinct) <= kDistinctLengthsMax, "the caller checks the lengths");
   std::vector<int64_t> before(distinct.size() + 1);  // samples of the first i distinct lengths
   for (size_t i = 0; i < distinct.size(); ++i) before[i + 1] = lengths.up_to(distinct[i]);
   const auto cost = [&](int64_t i, int64_t j) {
@@ -316,6 +318,18 @@ Status check_bounds(const LengthHistogram& lengths, std::span<const int64_t> bou
   return invalid_argument("the last bound is " + std::to_string(low) +
                           ", but the longest sample has " + count(lengths.longest()) +
                           " tokens: give a last bound that holds it");
+}
+
+Status check_distinct(const LengthHistogram& lengths) {
+  const auto distinct = std::ssize(lengths.distinct());
+  if (distinct <= kDistinctLengthsMax) return ok_status();
+  const auto step = static_cast<int64_t>(
+      std::bit_ceil(static_cast<uint64_t>((lengths.longest() - 1) / kDistinctLengthsMax + 1)));
+  return invalid_argument("the samples have " + count(distinct) +
+                          " different lengths, of which the best bounds are searched among at "
+                          "most " +
+                          count(kDistinctLengthsMax) + ": round the lengths up to multiples of " +
+                          std::to_string(step));
 }
 
 Status check_limits(const LengthHistogram& lengths, const BatchLimits& limits) {

@@ -61,11 +61,15 @@ enum class PaddingModel {
 /// Upper bounds of buckets, ascending; bucket i holds the lengths in (bounds[i - 1], bounds[i]].
 using BucketBounds = std::vector<int64_t>;
 
+/// Different lengths that kUpperBound can search, at most: memory is 4 bytes of each a bucket.
+inline constexpr int64_t kDistinctLengthsMax = int64_t{1} << 20;
+
 /// The bounds of at most `buckets` buckets with the least padded tokens under `model`, found by
 /// dynamic programming over all partitions. kUpperBound considers every length that occurs, in
 /// O(buckets D log D) for D of them: its cost obeys the quadrangle inequality, so that the best
 /// split moves one way. kExpectedMaximum considers the multiples of bound_step(), in
-/// O(buckets C^2 + C^3 / 6) for C classes; the last bound is one too. 1 <= buckets <= kBucketsMax.
+/// O(buckets C^2 + C^3 / 6) for C classes; the last bound is one too. 1 <= buckets <= kBucketsMax;
+/// check_distinct() comes before kUpperBound.
 BucketBounds optimal_bounds(const LengthHistogram& lengths, PaddingModel model,
                             const BatchLimits& limits, int64_t buckets);
 
@@ -99,6 +103,8 @@ double efficiency(std::span<const BucketEstimate> buckets);
 /// Checks bounds from outside: kInvalidArgument unless they ascend from above 0 and reach the
 /// longest length.
 Status check_bounds(const LengthHistogram& lengths, std::span<const int64_t> bounds);
+/// kInvalidArgument for more than kDistinctLengthsMax different lengths.
+Status check_distinct(const LengthHistogram& lengths);
 /// Checks limits from outside: a budget that holds the longest sample, 1 .. kBatchSamplesMax
 /// samples.
 Status check_limits(const LengthHistogram& lengths, const BatchLimits& limits);

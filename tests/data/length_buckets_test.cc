@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "base/random.h"
 #include "tests/data/stand_in.h"
@@ -180,6 +181,21 @@ TEST(LengthBuckets, ScoreAtLeastThePublishedOnes) {
     EXPECT_GT(ours, geometric);
     EXPECT_NEAR(published, model == PaddingModel::kUpperBound ? 0.67 : 0.83, 0.01);
   }
+}
+
+TEST(LengthBuckets, RefuseMoreLengthsThanTheirSearchHasMemoryFor) {
+  std::vector<int32_t> lengths(static_cast<size_t>(kDistinctLengthsMax) + 1);
+  std::iota(lengths.begin(), lengths.end(), 1);
+  EXPECT_THAT(check_distinct(histogram(lengths)).message(),
+              AllOf(HasSubstr("1,048,577 different lengths"), HasSubstr("multiples of 2")));
+  lengths.pop_back();
+  EXPECT_TRUE(check_distinct(histogram(lengths)).ok());
+  // The classes of the other model are few, whatever the lengths.
+  lengths.push_back(kLengthMax);
+  EXPECT_EQ(
+      optimal_bounds(histogram(lengths), PaddingModel::kExpectedMaximum, {int64_t{1} << 30, 64}, 1)
+          .size(),
+      1u);
 }
 
 TEST(LengthBuckets, RefuseBoundsAndLimitsThatDoNotHoldTheSamples) {
