@@ -229,6 +229,7 @@ MicroBatch make_micro_batch(const TokenDataset& dataset, const EpochPlan& plan, 
     if (plan.padded()) {
       batch.token_ids.insert(batch.token_ids.end(), longest - used, tokens[used - 1]);
       batch.loss_mask.insert(batch.loss_mask.end(), longest - used, uint8_t{0});
+      batch.padding.push_back(static_cast<int32_t>(longest - used));
     }
     batch.offsets.push_back(static_cast<int32_t>(batch.tokens()));
     batch.sample_ids.push_back(sample);

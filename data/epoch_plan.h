@@ -115,7 +115,8 @@ class EpochPlan {
 
 /// Gathers the rows of micro-batch `index` of `plan`. Samples longer than the plan's share of them
 /// are cut at their end. In a padded plan every document is extended to the longest by unsupervised
-/// copies of its own last token: of any vocabulary, and unseen by the rows before them.
+/// copies of its own last token, counted in MicroBatch::padding: of any vocabulary, and unseen by
+/// the rows before them.
 MicroBatch make_micro_batch(const TokenDataset& dataset, const EpochPlan& plan, int64_t index);
 
 }  // namespace percheron

@@ -28,6 +28,7 @@ MicroBatch select_documents(const MicroBatch& batch, std::span<const int32_t> do
                           batch.loss_mask.begin() + end);
     part.offsets.push_back(static_cast<int32_t>(part.tokens()));
     part.sample_ids.push_back(batch.sample_ids[d]);
+    if (!batch.padding.empty()) part.padding.push_back(batch.padding[d]);
   }
   return part;
 }
@@ -38,7 +39,8 @@ uint32_t micro_batch_crc32c(const MicroBatch& batch) {
   crc = add_crc(batch.token_ids, crc);
   crc = add_crc(batch.loss_mask, crc);
   crc = add_crc(batch.offsets, crc);
-  return add_crc(batch.sample_ids, crc);
+  crc = add_crc(batch.sample_ids, crc);
+  return add_crc(batch.padding, crc);
 }
 
 }  // namespace percheron

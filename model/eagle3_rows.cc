@@ -6,7 +6,7 @@
 namespace percheron {
 namespace {
 
-/// The token that row i of step k embeds; `end` of the row's document.
+/// The token that row i of step k embeds; `end` of the row's document, before its padding.
 int32_t embedded_token(const MicroBatch& batch, const LossConfig& loss, int64_t i, int64_t k,
                        int64_t end) {
   const int64_t token = i + k + loss.row_shift;
@@ -24,8 +24,8 @@ void lay_out_inputs(const MicroBatch& batch, const LossConfig& loss, Eagle3Rows&
   rows.intervals.resize(static_cast<size_t>(steps * count * 4));
   int64_t query = 0;
   for (int64_t d = 0; d < batch.documents(); ++d) {
-    const int64_t begin = batch.offsets[d], end = batch.offsets[d + 1];
-    for (int64_t i = begin; i < end; ++i) {
+    const int64_t begin = batch.offsets[d], end = batch.own_end(d);
+    for (int64_t i = begin; i < batch.offsets[d + 1]; ++i) {
       rows.first_ids.push_back(embedded_token(batch, loss, i, 0, end));
       rows.first_positions.push_back(static_cast<int32_t>(i - begin));
       if (query == count || rows.queries[query] != i) continue;
@@ -164,7 +164,7 @@ Result<Eagle3Rows> plan_eagle3_rows(const Features& features, const LossConfig& 
   rows.begin.assign(static_cast<size_t>(rows.tokens), 0);
   TeacherRows teacher(features, loss, to_draft, rows);
   for (int64_t d = 0; d < batch.documents(); ++d) {
-    const int64_t begin = batch.offsets[d], end = batch.offsets[d + 1];
+    const int64_t begin = batch.offsets[d], end = batch.own_end(d);
     const int64_t first = loss.cross_documents ? 0 : begin;
     const int64_t readable = loss.cross_documents ? rows.tokens : end;
     const auto supervised = [&](int64_t t) {

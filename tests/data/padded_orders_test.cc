@@ -212,6 +212,13 @@ TEST(PaddedMicroBatch, ExtendsEachDocumentByUnsupervisedTokensOfItsOwn) {
   EXPECT_THAT(batch.token_ids,
               ElementsAre(7, 8, 8, 8, 8, 8, 12, 13, 14, 14, 14, 14, 1, 2, 3, 4, 5, 6));
   EXPECT_THAT(batch.loss_mask, ElementsAre(0, 1, 0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1, 1));
+  EXPECT_THAT(batch.padding, ElementsAre(4, 3, 0));
+  EXPECT_EQ(batch.own_end(1), 9);
+  const std::vector<int32_t> last_two = {1, 2};
+  EXPECT_THAT(select_documents(batch, last_two).padding, ElementsAre(3, 0));
+  options.order = EpochOrder::kPacked;
+  const EpochPlan packed = EpochPlan::make(*selection, options, 0);
+  EXPECT_THAT(make_micro_batch(*dataset, packed, 0).padding, ElementsAre());
 }
 
 TEST(PaddedMicroBatch, CutsASampleOverTheBudget) {  // AngelSlim#288

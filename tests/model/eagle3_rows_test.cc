@@ -94,6 +94,34 @@ TEST(Eagle3Rows, MaskShiftZeroEndsWithARowOfZeroTeacherOnlyWhereAsked) {
   EXPECT_THAT(rows_of_step(rows, 1), ElementsAre(4, 5, 6, 7));
 }
 
+// A document that its plan has lengthened ends where its own rows do.
+TEST(Eagle3Rows, PaddingGivesNothingWhateverTheMaskShift) {
+  const Features features = counting_features();
+  Features padded = features;
+  for (int i = 0; i < 3; ++i) {
+    padded.batch.token_ids.push_back(padded.batch.token_ids.back());
+    padded.batch.loss_mask.push_back(0);
+  }
+  padded.batch.offsets.back() += 3;
+  padded.batch.padding = {3};
+  for (const int64_t mask_shift : {0, 1, 2}) {
+    for (const RightEdge edge : {RightEdge::kDrop, RightEdge::kZeroTeacher}) {
+      LossConfig loss = exact_loss(3);
+      loss.mask_shift = mask_shift;
+      loss.right_edge = edge;
+      const Eagle3Rows own = plan_eagle3_rows(features, loss, {}).value();
+      const Eagle3Rows rows = plan_eagle3_rows(padded, loss, {}).value();
+      EXPECT_EQ(rows.tokens, own.tokens + 3);
+      EXPECT_EQ(rows.teacher_rows, own.teacher_rows) << mask_shift;
+      EXPECT_EQ(rows.queries, own.queries) << mask_shift;
+      EXPECT_EQ(rows.query_rows, own.query_rows) << mask_shift;
+      EXPECT_EQ(rows.input_ids, own.input_ids) << mask_shift;
+      EXPECT_EQ(rows.weights, own.weights) << mask_shift;
+      EXPECT_EQ(rows.weight, own.weight) << mask_shift;
+    }
+  }
+}
+
 // speculators#1061 for EAGLE-3: neither tokens nor teachers nor keys come from
 // the next packed document.
 TEST(Eagle3Rows, PackedDocumentsGiveTheTablesThatTheyGiveAlone) {
