@@ -7,7 +7,7 @@
 #include "data/length_file.h"
 #include "tools/bucket_report.h"
 #include "tools/commands.h"
-#include "tools/number_options.h"
+#include "tools/length_options.h"
 #include "tools/printer.h"
 
 namespace percheron {
@@ -43,22 +43,8 @@ void add_buckets_command(CLI::App& app, Command& chosen) {
       "The bounds are optimal under two models: padding to the longest sample that a batch of the "
       "bucket is expected to have, which data.order: bucketed uses, and padding to the bucket's "
       "upper bound. docs/batching.md explains both.");
-  command
-      ->add_option("lengths", options->lengths,
-                   "Token shard or directory of them, a file with one length a line, or a JSON "
-                   "file with a quantile function")
-      ->required();
-  command->add_option("--buckets", options->buckets, "Buckets, at most")
-      ->check(in_range(1, kBucketsMax))
-      ->capture_default_str();
-  command
-      ->add_option("--token-budget", options->limits.token_budget,
-                   "Tokens of a batch, padding included, at most")
-      ->check(in_range(1, 2147483647))
-      ->capture_default_str();
-  command->add_option("--max-batch", options->limits.samples_max, "Samples of a batch, at most")
-      ->check(in_range(1, kBatchSamplesMax))
-      ->capture_default_str();
+  add_lengths_argument(*command, options->lengths)->required();
+  add_batch_options(*command, options->limits, options->buckets);
   command
       ->add_option("--bounds", options->bounds,
                    "Upper bounds to compare with, such as 512,1024,8192")

@@ -8,6 +8,7 @@
 #include "data/length_file.h"
 #include "data/plan_simulation.h"
 #include "tools/commands.h"
+#include "tools/length_options.h"
 #include "tools/number_options.h"
 #include "tools/plan_chart.h"
 #include "tools/plan_report.h"
@@ -22,7 +23,8 @@ struct PlanCommandOptions {
   std::vector<int64_t> counts;
   bool simulate = false;
   Seeds seeds = {42, 0};
-  PlanOptions plan = {.token_budget = 8192};
+  BatchLimits limits = {.token_budget = 8192};
+  int64_t buckets = 6;
   std::string too_long = "refuse";
   int64_t samples_per_batch = 8;
   int64_t micro_batches_per_step = 1;
@@ -68,9 +70,12 @@ Status plan_lengths(const PlanCommandOptions& options, PlanReport& report,
                     std::vector<LineChart>& charts) {
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths,
                              read_lengths(system_files(), options.lengths));
-  PlanOptions plan = options.plan;
+  PlanOptions plan;
   plan.seed = options.seeds.first;
   plan.order = EpochOrder::kBucketed;
+  plan.token_budget = options.limits.token_budget;
+  plan.batch_samples_max = options.limits.samples_max;
+  plan.buckets = options.buckets;
   if (options.too_long == "truncate") plan.too_long = TooLong::kTruncate;
   if (options.too_long == "skip") plan.too_long = TooLong::kSkip;
   PERCHERON_ASSIGN_OR_RETURN(const SampleSelection selection, select_samples(lengths, plan));
@@ -121,19 +126,8 @@ Status show_plans(const PlanCommandOptions& options) {
   return out.status();
 }
 
-void add_limits(CLI::App& command, PlanCommandOptions& options) {
-  command
-      .add_option("--token-budget", options.plan.token_budget, "Tokens of a micro-batch, at most")
-      ->check(in_range(1, 2147483647))
-      ->capture_default_str();
-  command
-      .add_option("--max-batch", options.plan.batch_samples_max,
-                  "Samples of a padded micro-batch, at most")
-      ->check(in_range(1, kBatchSamplesMax))
-      ->capture_default_str();
-  command.add_option("--buckets", options.plan.buckets, "Buckets of the bucketed order, at most")
-      ->check(in_range(1, kBucketsMax))
-      ->capture_default_str();
+void add_planning_options(CLI::App& command, PlanCommandOptions& options) {
+  add_batch_options(command, options.limits, options.buckets);
   command
       .add_option("--too-long", options.too_long, "What becomes of samples over the token budget")
       ->check(CLI::IsMember({"refuse", "truncate", "skip"}))
@@ -159,9 +153,7 @@ void add_plan_command(CLI::App& app, Command& chosen) {
   command->footer(
       "docs/batching.md explains the orders. The plan of a run, its devices and memory, is "
       "percheron train --plan.");
-  command->add_option("lengths", options->lengths,
-                      "Token shard or directory of them, a file with one length a line, or a JSON "
-                      "file with a quantile function");
+  add_lengths_argument(*command, options->lengths);
   command
       ->add_option("--counts", options->counts,
                    "Instead of lengths: batches of each bucket, such as 2120,4017,5471")
@@ -175,7 +167,7 @@ void add_plan_command(CLI::App& app, Command& chosen) {
       ->check(in_range(0, kSeedsMax))
       ->capture_default_str();
   command->add_option("--seed", options->seeds.first, "The first seed")->capture_default_str();
-  add_limits(*command, *options);
+  add_planning_options(*command, *options);
   command->add_flag("--json", options->json, "Print JSON instead of tables");
   command->add_option("--plot", options->plot, "Also draw the epoch into this SVG file");
   command->callback([options, &chosen] { chosen = [options] { return show_plans(*options); }; });

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
 
 #include "base/status.h"
 
@@ -18,12 +19,10 @@ void add_generate_command(CLI::App& app, Command& chosen);
 void add_evaluate_command(CLI::App& app, Command& chosen);
 void add_export_command(CLI::App& app, Command& chosen);
 void add_inspect_command(CLI::App& app, Command& chosen);
-void add_prepare_command(CLI::App& app, Command& chosen);
-void add_doctor_command(CLI::App& app, Command& chosen);
-void add_regenerate_command(CLI::App& app, Command& chosen);
 void add_answer_command(CLI::App& app, Command& chosen);
 
-/// Makes the Python program of the command's name do the work, with all of its arguments.
-void pass_to_python(CLI::App& command, Command& chosen);
+/// A subcommand whose work the Python program of its name does, with all arguments after it.
+void add_python_command(CLI::App& app, Command& chosen, const std::string& name,
+                        const std::string& description);
 
 }  // namespace percheron
