@@ -38,16 +38,21 @@ void print_json(const Measurement& measurement) {
 
 }  // namespace
 
+Status time_run(const std::function<Status()>& work, Timings& timings) {
+  const std::clock_t cpu_begin = std::clock();
+  const Clock::time_point wall_begin = Clock::now();
+  PERCHERON_RETURN_IF_ERROR(work());
+  timings.wall_seconds.push_back(seconds_since(wall_begin));
+  timings.cpu_seconds.push_back(static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC);
+  return ok_status();
+}
+
 Result<Timings> time_runs(const Repetition& repetition, const std::function<Status()>& work) {
   Timings timings;
   const Clock::time_point begin = Clock::now();
   while (static_cast<int>(timings.wall_seconds.size()) < repetition.runs_min ||
          seconds_since(begin) < repetition.seconds) {
-    const std::clock_t cpu_begin = std::clock();
-    const Clock::time_point wall_begin = Clock::now();
-    PERCHERON_RETURN_IF_ERROR(work());
-    timings.wall_seconds.push_back(seconds_since(wall_begin));
-    timings.cpu_seconds.push_back(static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC);
+    PERCHERON_RETURN_IF_ERROR(time_run(work, timings));
   }
   return timings;
 }
@@ -59,6 +64,12 @@ void report(const Measurement& measurement, ReportFormat format) {
     print_text(measurement);
   }
   std::fflush(stdout);
+}
+
+int exit_code(const Status& status) {
+  if (status.ok()) return 0;
+  fmt::print(stderr, "error: {}\n", status.message());
+  return 1;
 }
 
 }  // namespace percheron

@@ -14,6 +14,9 @@ struct Timings {
   std::vector<double> wall_seconds, cpu_seconds;
 };
 
+/// Does `work` and adds what it took.
+Status time_run(const std::function<Status()>& work, Timings& timings);
+
 /// How long to repeat: until `seconds` have passed, and at least `runs_min` times.
 struct Repetition {
   double seconds = 4;
@@ -42,5 +45,8 @@ struct Measurement {
 
 /// Prints the measurement to standard output.
 void report(const Measurement& measurement, ReportFormat format);
+
+/// Says what went wrong, if anything did; returns main()'s exit code.
+int exit_code(const Status& status);
 
 }  // namespace percheron

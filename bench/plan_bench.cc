@@ -3,12 +3,11 @@
 
 #include <benchmark/benchmark.h>
 
-#include <algorithm>
-#include <iterator>
 #include <vector>
 
 #include "base/check.h"
 #include "base/random.h"
+#include "bench/stand_in_lengths.h"
 #include "data/batch_order.h"
 #include "data/epoch_plan.h"
 #include "data/length_buckets.h"
@@ -18,22 +17,11 @@ namespace {
 
 constexpr int64_t kSamples = 902087, kManySamples = 10'000'000;
 
-// The quantile function of the stand-in for that set, in random order.
+// In random order.
 SampleSelection make_selection(int64_t samples, int64_t token_budget) {
-  constexpr double kShares[] = {0,    0.10,   0.1504, 0.25, 0.331, 0.50, 0.6686,
-                                0.75, 0.8018, 0.90,   0.95, 0.99,  1.0};
-  constexpr double kLengths[] = {65,   637,  770,  1035, 1216, 1728, 2432,
-                                 2912, 3296, 4200, 4374, 4917, 8191};
   std::vector<int32_t> lengths(static_cast<size_t>(samples));
   Random random(1);
-  for (int32_t& length : lengths) {
-    const double at = random.uniform();
-    const auto point = std::max<std::ptrdiff_t>(
-        1, std::lower_bound(std::begin(kShares), std::end(kShares), at) - std::begin(kShares));
-    const double rise = kLengths[point] - kLengths[point - 1];
-    length = static_cast<int32_t>(kLengths[point - 1] + rise * (at - kShares[point - 1]) /
-                                                            (kShares[point] - kShares[point - 1]));
-  }
+  for (int32_t& length : lengths) length = static_cast<int32_t>(stand_in_length(random.uniform()));
   PlanOptions options;
   options.token_budget = token_budget;
   auto selection = select_samples(lengths, options);

@@ -258,8 +258,5 @@ int main(int argc, char** argv) {
   percheron::Settings settings;
   percheron::add_options(app, settings);
   CLI11_PARSE(app, argc, argv);
-  const percheron::Status status = percheron::run(settings);
-  if (status.ok()) return 0;
-  fmt::print(stderr, "error: {}\n", status.message());
-  return 1;
+  return percheron::exit_code(percheron::run(settings));
 }
