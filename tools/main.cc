@@ -52,8 +52,7 @@ int run(int argc, char** argv) {
   add_answer_command(app, chosen);
   add_python_command(app, chosen, "prepare", "Make token shards with loss masks from chats");
   add_python_command(app, chosen, "doctor", "Say what is wrong with chats or token shards");
-  add_python_command(app, chosen, "regenerate",
-                     "Replace the answers of chats by the target's own");
+  add_python_command(app, chosen, "regenerate", "Replace the answers of chats by the target's own");
   add_buckets_command(app, chosen);
   add_plan_command(app, chosen);
   if (argc < 2) {
