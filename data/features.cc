@@ -19,6 +19,7 @@ void append_document(const Features& from, size_t document, Features& to) {
                        rows.loss_mask.begin() + end);
   all.offsets.push_back(static_cast<int32_t>(all.token_ids.size()));
   all.sample_ids.push_back(rows.sample_ids[document]);
+  if (!rows.padding.empty()) all.padding.push_back(rows.padding[document]);
   const FeatureShape shape = from.shape();
   const auto* states = from.hidden_states.data();
   to.hidden_states.insert(to.hidden_states.end(), states + shape.hidden_bytes(begin),

@@ -199,6 +199,15 @@ TEST_F(OfflineFeaturesTest, SamplesThatAreNotThereAreMissingAndTheOthersMergeBac
   EXPECT_EQ(merged.batch.offsets, whole.batch.offsets);
 }
 
+TEST_F(OfflineFeaturesTest, MergedDocumentsKeepTheirPadding) {
+  MicroBatch batch = pack({0, 1, 2});
+  batch.padding = {1, 0, 2};
+  Features first = make({0, 2}), second = make({1});
+  first.batch.padding = {1, 2};
+  second.batch.padding = {0};
+  EXPECT_THAT(merge_documents(batch, first, second).batch.padding, ElementsAre(1, 0, 2));
+}
+
 // AngelSlim#288: a row of 100k tokens among short ones; the maximum length comes before any buffer.
 TEST_F(OfflineFeaturesTest, AL288_LongRowIsCutBeforeAnyBufferIsMade) {
   write_samples({0, 5});

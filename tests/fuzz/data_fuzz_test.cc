@@ -164,7 +164,7 @@ TEST(DataFuzz, CacheFilesAreReadOrRefused) {
 TEST(DataFuzz, FeatureFilesAreReadOrRefused) {
   FaultFileSystem files;
   Features features;
-  features.batch = {{0, 0}, {1, 2, 3, 4, 5}, {0, 1, 1, 0, 1}, {0, 2, 5}, {7, 8}};
+  features.batch = {{0, 0}, {1, 2, 3, 4, 5}, {0, 1, 1, 0, 1}, {0, 2, 5}, {7, 8}, {}};
   features.dtype = DType::kBf16;
   features.slots = 2;
   features.hidden_size = 3;
