@@ -6,7 +6,7 @@ from support import GOLDEN, assistant, user
 
 from percheron_prepare.loss_mask import Rows, begins_with
 from percheron_prepare.model import Model, load_model
-from percheron_prepare.token_boundaries import TokenBoundaries
+from percheron_prepare.token_boundaries import TokenBoundaries, places_in
 
 FAMILIES = ("llama3", "mistral", "phi3", "qwen2.5", "qwen3")
 PIECES = ["a", " a", "\n", "\n\n", "  ", "1", "12 + 345", "'s", "Hello.", "é", "\u0301", "\U0001f600", "don't", "\t", "<|im_end|>",
@@ -42,6 +42,18 @@ class TokenBoundariesTest(unittest.TestCase):
         boundaries = TokenBoundaries(load_model(GOLDEN / "phi3").tokenizer)
         text = "<|user|>\na<|end|>\n"
         self.assertFalse(any(boundaries.before_word(text, at) for at in range(len(text))))
+
+    def test_special_ids_are_found_where_they_are_exactly_those_that_are_wanted(self) -> None:
+        seed = random.randrange(1 << 30)
+        draw = random.Random(seed)
+        special = frozenset(range(4))
+        for _ in range(3000):
+            ids = [draw.randrange(7) for _ in range(draw.randrange(9))]
+            own = [i for i, number in enumerate(ids) if number in special]
+            wanted = [ids[i] for i in own]
+            self.assertEqual(places_in(ids, wanted, special), own, f"seed {seed}")
+            other = [draw.randrange(4) for _ in range(draw.randrange(6))]
+            self.assertEqual(places_in(ids, other, special), own if other == wanted else None, f"seed {seed}")
 
     def test_the_short_way_to_a_row_and_the_long_one_agree(self) -> None:
         seed = random.randrange(1 << 30)

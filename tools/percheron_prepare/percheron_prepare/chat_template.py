@@ -16,6 +16,7 @@ from typing import Any
 import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .failure import Failure, read_text
@@ -65,13 +66,16 @@ class GenerationTag(Extension):
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Jinja's sandbox with a short way to entries of messages, which templates read all the time."""
+    """Jinja's sandbox with a short way to entries of messages and to `loop`, which templates read all the time."""
 
     DICT_NAMES = frozenset(dir(dict))
+    LOOP_NAMES = frozenset(name for name in dir(LoopContext) if not name.startswith("_"))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         if type(obj) is dict and attribute in obj and attribute not in self.DICT_NAMES:
             return obj[attribute]
+        if type(obj) is LoopContext and attribute in self.LOOP_NAMES:
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
 

@@ -40,6 +40,13 @@ def load(file: Path, content: bytes) -> Tokenizer:
     return tokenizer
 
 
+def any_of(texts: list[str]) -> str:
+    """A pattern for any of the texts, the first that fits. It begins with what they have in common, which is looked for
+    faster than alternatives."""
+    common = os.path.commonprefix(texts)
+    return re.escape(common) + "(?:" + "|".join(re.escape(text[len(common):]) for text in texts) + ")"
+
+
 class TextTokenizer:
     """Encodes without adding special tokens: the chat template writes them."""
 
@@ -52,7 +59,7 @@ class TextTokenizer:
         self._special = {token.content: (number, token)
                          for number, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
         ordered = sorted(self._special, key=len, reverse=True)
-        self._special_pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self._special_pattern = re.compile(any_of(ordered)) if ordered else None
         self.special_ids = frozenset(number for number, _ in self._special.values())
         self.vocab_size = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
         self.adds_prefix = self._adds_prefix()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from .text_tokenizer import TextTokenizer
+from .text_tokenizer import TextTokenizer, any_of
 
 # Characters that are looked at: back to the last added token (the rest of an answer's header), and ahead.
 LEFT_CHARACTERS_MAX = 256
@@ -38,7 +38,7 @@ class TokenBoundaries:
         self._cut_first = not self._changes_text or not any(token.normalized for token in added)
         texts = sorted((token.content for token in added), key=len, reverse=True)
         self._added_texts = frozenset(texts)
-        self._added = re.compile("|".join(map(re.escape, texts)))
+        self._added = re.compile(any_of(texts))
         # Beginnings of tokens: what ends with one may become a token with what follows.
         self._beginnings = {text[:length] for text in texts for length in range(1, len(text))}
         if any(self._begins_token(text[1:]) for text in texts):
@@ -92,9 +92,8 @@ class TokenBoundaries:
         """Where in `ids`, of `text`, the characters at `places`, which ascend, begin. Each place must be proven: behind
         an added token, before a word, or the text's end. None where the added tokens in text and ids differ."""
         texts = list(self._added.finditer(text))
-        added = self._added_ids
-        numbers = [i for i, number in enumerate(ids) if number in added]
-        if [self._id_of[match[0]] for match in texts] != [ids[i] for i in numbers]:
+        numbers = places_in(ids, [self._id_of[match[0]] for match in texts], self._added_ids)
+        if numbers is None:
             return None
         out = []
         at = before = 0
@@ -168,3 +167,19 @@ class TokenBoundaries:
     def _spans(self, text: str) -> list[tuple[int, int]]:
         assert self._words is not None
         return [span for _, span in self._words.pre_tokenize_str(text)]
+
+
+def places_in(ids: list[int], wanted: list[int], special: frozenset[int]) -> list[int] | None:
+    """Where those of `ids` stand that are special, if they are exactly `wanted`, in this order; else None. Without a loop
+    over all ids of Python's own."""
+    if special.intersection(ids) != set(wanted) or any(ids.count(i) != wanted.count(i) for i in set(wanted)):
+        return None
+    places, at = [], 0
+    for number in wanted:
+        try:
+            at = ids.index(number, at)
+        except ValueError:
+            return None
+        places.append(at)
+        at += 1
+    return places
