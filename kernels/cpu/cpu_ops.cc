@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "kernels/cpu/shapes.h"
+#include "kernels/shapes.h"
 
 namespace percheron::cpu {
 namespace {
@@ -18,19 +18,6 @@ RowTile* take_tiles(Context& context, int64_t rows) {
 
 float* take_per_thread(Context& context, int64_t floats) {
   return context.arena.take(DType::kF32, {omp_get_max_threads(), floats}).as<float>();
-}
-
-void check_size_if_present(const ConstTensorView& x, int64_t elements) {
-  PERCHERON_CHECK(!x.present() || x.elements() == elements, describe(x));
-}
-
-// The gradient scales by the weights: only losses without it can do without them.
-void check_loss(const ConstTensorView& logits, const ConstTensorView& weights, Gradient gradient,
-                const ConstTensorView& loss) {
-  PERCHERON_CHECK(logits.rank() == 2 && logits.dtype() == DType::kF32, describe(logits));
-  PERCHERON_CHECK(loss.elements() == logits.dim(0), describe(loss));
-  PERCHERON_CHECK(gradient == Gradient::kNone || weights.present(), "a gradient needs weights");
-  check_size_if_present(weights, logits.dim(0));
 }
 
 }  // namespace
@@ -160,14 +147,7 @@ void CpuOps::attention_backward(Context& context, ConstTensorView dout, ConstTen
                                 ConstTensorView log_sum_exp, ConstTensorView intervals, float scale,
                                 TensorView dq, TensorView dk, TensorView dv) const {
   check_attention_shapes(q, k, v, intervals);
-  check_same_shape(q, dout);
-  check_same_shape(q, out);
-  check_same_shape(q, dq);
-  check_same_shape(k, dk);
-  check_same_shape(v, dv);
-  PERCHERON_CHECK(q.dtype() == dout.dtype() && q.dtype() == out.dtype(), describe(dout));
-  PERCHERON_CHECK(dk.dtype() == DType::kF32 && dv.dtype() == DType::kF32, describe(dk));
-  PERCHERON_CHECK(log_sum_exp.elements() == q.dim(0) * q.dim(1), describe(log_sum_exp));
+  check_attention_gradients(q, k, dout, out, log_sum_exp, dq, dk, dv);
   if (q.elements() == 0) return;
   Arena::Scope scope(context.arena);
   const TensorView delta = context.arena.take(DType::kF32, {q.dim(0), q.dim(1)});

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "kernels/ops.h"
+#include "kernels/rows.h"
 #include "kernels/tensor.h"
 
 /// What the operations of the CPU device call: one table of functions per instruction set. Its
@@ -13,18 +14,6 @@
 /// processor. Therefore those sources use plain structs (below), their own namespace and internal
 /// linkage, and call nothing inline of another header, of the standard library in particular.
 namespace percheron::cpu {
-
-/// rows x heads x columns elements; the last dimension is contiguous, strides in elements. A matrix
-/// has one head.
-template <class Pointer>
-struct BasicRows {
-  Pointer data;
-  DType dtype;
-  int64_t rows, heads, columns;
-  int64_t row_stride, head_stride;
-};
-using Rows = BasicRows<void*>;
-using ConstRows = BasicRows<const void*>;
 
 /// Sums over rows are taken over at most this many fixed blocks of rows, then over the blocks in
 /// order: the bits do not depend on the number of threads.

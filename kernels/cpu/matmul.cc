@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/shapes.h"
+#include "kernels/shapes.h"
 
 namespace percheron::cpu {
 namespace {

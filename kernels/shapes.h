@@ -2,11 +2,13 @@
 
 #include <algorithm>
 
-#include "kernels/cpu/kernel_table.h"
+#include "kernels/ops.h"
+#include "kernels/rows.h"
 #include "kernels/tensor.h"
 
-/// Tensor views as the plain structs that the kernels take, and the shape checks of operations.
-namespace percheron::cpu {
+/// Tensor views as the plain structs that kernels take, and the shape checks of operations, which
+/// are the same on every device.
+namespace percheron {
 
 template <class Pointer>
 BasicRows<Pointer> rows_of(const BasicTensorView<Pointer>& x) {
@@ -68,4 +70,32 @@ inline void check_attention_shapes(const ConstTensorView& q, const ConstTensorVi
   PERCHERON_CHECK(intervals.elements() == 4 * q.dim(0), describe(intervals));
 }
 
-}  // namespace percheron::cpu
+/// What attention_backward() takes beside attention()'s operands.
+inline void check_attention_gradients(const ConstTensorView& q, const ConstTensorView& k,
+                                      const ConstTensorView& dout, const ConstTensorView& out,
+                                      const ConstTensorView& log_sum_exp, const ConstTensorView& dq,
+                                      const ConstTensorView& dk, const ConstTensorView& dv) {
+  check_same_shape(q, dout);
+  check_same_shape(q, out);
+  check_same_shape(q, dq);
+  check_same_shape(k, dk);
+  check_same_shape(k, dv);
+  PERCHERON_CHECK(q.dtype() == dout.dtype() && q.dtype() == out.dtype(), describe(dout));
+  PERCHERON_CHECK(dk.dtype() == DType::kF32 && dv.dtype() == DType::kF32, describe(dk));
+  PERCHERON_CHECK(log_sum_exp.elements() == q.dim(0) * q.dim(1), describe(log_sum_exp));
+}
+
+inline void check_size_if_present(const ConstTensorView& x, int64_t elements) {
+  PERCHERON_CHECK(!x.present() || x.elements() == elements, describe(x));
+}
+
+/// The gradient scales by the weights: only losses without it can do without them.
+inline void check_loss(const ConstTensorView& logits, const ConstTensorView& weights,
+                       Gradient gradient, const ConstTensorView& loss) {
+  PERCHERON_CHECK(logits.rank() == 2 && logits.dtype() == DType::kF32, describe(logits));
+  PERCHERON_CHECK(loss.elements() == logits.dim(0), describe(loss));
+  PERCHERON_CHECK(gradient == Gradient::kNone || weights.present(), "a gradient needs weights");
+  check_size_if_present(weights, logits.dim(0));
+}
+
+}  // namespace percheron
