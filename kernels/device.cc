@@ -6,13 +6,9 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/cpu/cpu_device.h"
-#include "kernels/planning_device.h"
-
 namespace percheron {
 namespace {
 
-constexpr int kCpuDevicesMax = 256;
 constexpr size_t kAlignmentBytes = 64;
 constexpr size_t kArenaBlockBytesMin = size_t{4} << 20;
 constexpr size_t kBytesMax = size_t{1} << 62;
@@ -66,20 +62,6 @@ Result<DeviceId> parse_device_id(std::string_view name) {
 std::string to_string(DeviceId id) {
   const auto* known = std::ranges::find(kKindNames, id.kind, &KindName::kind);
   return std::string(known->name) + ":" + std::to_string(id.index);
-}
-
-Result<std::unique_ptr<Device>> open_device(DeviceId id, const DeviceOptions& options) {
-  switch (id.kind) {
-    case DeviceKind::kCpu:
-      if (id.index >= kCpuDevicesMax) break;
-      return make_cpu_device(id, options);
-    case DeviceKind::kPlanning: return make_planning_device(id, options);
-    case DeviceKind::kCuda:
-    case DeviceKind::kEmulated: break;
-  }
-  return not_found("there is no device " + to_string(id) +
-                   (id.kind == DeviceKind::kCuda ? ": this build has no CUDA backend" : "") +
-                   "; there are cpu:0 to cpu:" + std::to_string(kCpuDevicesMax - 1));
 }
 
 Result<Tensor> Device::make_tensor(DType dtype, std::span<const int64_t> shape) {

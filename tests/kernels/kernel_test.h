@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -13,15 +12,10 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"
+#include "tests/test_device.h"
 #include "tests/test_seed.h"
 
 namespace percheron::kernel_test {
-
-/// The device under test: PERCHERON_TEST_DEVICE or cpu:0.
-inline std::string device_name() {
-  const char* name = std::getenv("PERCHERON_TEST_DEVICE");
-  return name != nullptr ? name : "cpu:0";
-}
 
 constexpr uint64_t kUsualSeed = 20240607;
 
@@ -178,9 +172,7 @@ class KernelTest : public testing::Test {
   }
 
   static std::unique_ptr<Device> open(const DeviceOptions& options) {
-    auto id = parse_device_id(device_name());
-    PERCHERON_CHECK(id.ok(), id.status().message());
-    auto device = open_device(*id, options);
+    auto device = open_device(test_device(), options);
     PERCHERON_CHECK(device.ok(), device.status().message());
     return std::move(*device);
   }

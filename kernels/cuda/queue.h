@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+namespace percheron::cuda {
+
+/// A stream as kernels are put into it, by launch() of cuda.cuh.
+struct Queue {
+  void* stream = nullptr;  // a cudaStream_t, or the emulator's Machine
+  std::string error;       // the first of its launches; the stream's wait_idle() takes it
+};
+
+}  // namespace percheron::cuda
