@@ -63,6 +63,33 @@ TEST(Train, EveryTopologyTrainsTheSameStepsToTheSameLosses) {
   }
 }
 
+// The same actors and models over the CUDA kernels, which the emulator runs: target forward,
+// drafter forward and backward, reduction, optimizer.
+TEST(Train, EmulatedDevicesLearnWhatTheProcessorLearns) {
+  if (!open_device({DeviceKind::kEmulated, 0}, {}).ok()) GTEST_SKIP() << "no emulator here";
+  for (const bool dflash : {false, true}) {
+    SCOPED_TRACE(dflash ? "DFlash" : "EAGLE-3");
+    proto::Run run = make_tiny_run("emulated", {.samples = 8, .epochs = 2, .dflash = dflash});
+    if (dflash) run.mutable_drafter()->set_layers(2);
+    RecordingObserver expected;
+    ASSERT_TRUE(train_tiny(run, expected).ok());
+    run.mutable_output()->set_directory(run.output().directory() + "_emulated");
+    run.mutable_placement()->set_targets(0, "emulated:0");
+    run.mutable_placement()->set_trainers(0, "emulated:1");
+    RecordingObserver observer;
+    const Result<RunSummary> summary = train_tiny(run, observer);
+    ASSERT_TRUE(summary.ok()) << summary.status().message();
+    ASSERT_EQ(observer.steps().size(), expected.steps().size());
+    ASSERT_GE(observer.steps().size(), 2u);
+    for (size_t i = 0; i < observer.steps().size(); ++i) {
+      EXPECT_LT(relative(expected.steps()[i].loss, observer.steps()[i].loss), 1e-4) << "step " << i;
+      EXPECT_LT(relative(expected.steps()[i].gradient_norm, observer.steps()[i].gradient_norm),
+                1e-3)
+          << "step " << i;
+    }
+  }
+}
+
 // SpecForge c3ecb528: 5 targets, 3 trainers, 17 samples; nothing is dropped, nothing hangs.
 TEST(Train, FiveTargetsAndThreeTrainersFinishSeventeenSamples) {
   proto::Run run = make_tiny_run("odd", {.samples = 17, .epochs = 2, .micro_batches_per_step = 2});

@@ -165,7 +165,7 @@ Result<std::vector<DflashAnchor>> golden_anchors(const DrafterStep& step, const 
 
 }  // namespace
 
-Result<Report> run_eagle3_step(const std::string& path) {
+Result<Report> run_eagle3_step(const std::string& path, DeviceId device_id) {
   PERCHERON_ASSIGN_OR_RETURN(DrafterStep step, open_drafter_step(path));
   const bool speculators = step.text("convention") == "speculators";
   const std::string prefix = speculators ? "batch." : "";
@@ -175,7 +175,7 @@ Result<Report> run_eagle3_step(const std::string& path) {
       Features features, golden_features(step, prefix, states,
                                          speculators ? "batch.verifier_last_hidden_states" : ""));
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<int32_t> draft_ids, draft_ids_of(step));
-  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open());
+  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open(device_id));
   Context context = device.context();
   if (speculators) {  // its batches are shifted already, and the shift ran over the whole row
     step.loss.row_shift = 0;
@@ -204,7 +204,7 @@ Result<Report> run_eagle3_step(const std::string& path) {
   return report;
 }
 
-Result<Report> run_dflash_step(const std::string& path) {
+Result<Report> run_dflash_step(const std::string& path, DeviceId device_id) {
   PERCHERON_ASSIGN_OR_RETURN(DrafterStep step, open_drafter_step(path));
   const bool speculators = step.text("convention") == "speculators";
   const std::string states = speculators ? "hidden_states" : "hidden";
@@ -213,7 +213,7 @@ Result<Report> run_dflash_step(const std::string& path) {
       const Features features,
       golden_features(step, "", states, speculators ? "verifier_last_hidden_states" : ""));
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<int32_t> draft_ids, draft_ids_of(step));
-  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open());
+  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open(device_id));
   Context context = device.context();
   PERCHERON_ASSIGN_OR_RETURN(
       const GoldenTarget target,

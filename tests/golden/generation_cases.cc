@@ -209,7 +209,7 @@ std::string model_directory(const std::string& path, const std::string& model) {
 
 }  // namespace
 
-Result<Report> run_greedy_generation(const std::string& path) {
+Result<Report> run_greedy_generation(const std::string& path, DeviceId device_id) {
   PERCHERON_ASSIGN_OR_RETURN(const SafetensorsFile file,
                              SafetensorsFile::open(system_files(), path));
   PERCHERON_ASSIGN_OR_RETURN(const double tolerance, metadata_number(file, "tolerance_abs"));
@@ -217,7 +217,7 @@ Result<Report> run_greedy_generation(const std::string& path) {
   if (model == file.metadata().end()) {
     return invalid_argument(path + ": metadata names no model");
   }
-  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open());
+  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open(device_id));
   Context context = device.context();
   TargetOptions options;
   options.compute_dtype = DType::kF32;
@@ -231,7 +231,7 @@ Result<Report> run_greedy_generation(const std::string& path) {
   return report;
 }
 
-Result<Report> run_speculative_acceptance(const std::string& path) {
+Result<Report> run_speculative_acceptance(const std::string& path, DeviceId) {
   PERCHERON_ASSIGN_OR_RETURN(const std::string text, system_files().read_text(path));
   PERCHERON_ASSIGN_OR_RETURN(const json object, parse_json(text, path));
   PERCHERON_ASSIGN_OR_RETURN(const json* chain, json_object(object, "chain", path));

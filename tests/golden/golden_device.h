@@ -9,9 +9,9 @@ namespace percheron::golden {
 /// The device that golden cases run on, with one stream; bound to the calling thread.
 class GoldenDevice {
  public:
-  static Result<GoldenDevice> open() {
+  static Result<GoldenDevice> open(DeviceId id) {
     GoldenDevice golden;
-    PERCHERON_ASSIGN_OR_RETURN(golden.device_, open_device({DeviceKind::kCpu, 0}, {.threads = 1}));
+    PERCHERON_ASSIGN_OR_RETURN(golden.device_, open_device(id, {.threads = 1}));
     golden.device_->bind_thread();
     golden.stream_ = golden.device_->make_stream();
     golden.arena_ = std::make_unique<Arena>(*golden.device_);

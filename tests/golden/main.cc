@@ -1,4 +1,5 @@
-// golden_test FILE|DIRECTORY...: runs golden cases and prints every tensor's largest difference.
+// golden_test [--device NAME] FILE|DIRECTORY...: runs golden cases on cpu:0, or the device that is
+// named, and prints every tensor's largest difference.
 // A directory is searched for cases. Exit status 0 if at least one case ran and all passed.
 
 #include <fmt/format.h>
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr int kDepthMax = 3;
 constexpr std::string_view kChatMask = "chat_mask";
 
-using Runner = Result<Report> (*)(const std::string&);
+using Runner = Result<Report> (*)(const std::string&, DeviceId);
 
 // By `kind`, or by `algorithm` in files that are older than the kinds.
 const std::map<std::string, Runner, std::less<>>& runners() {
@@ -130,13 +131,14 @@ void add_argument(const std::string& path, Found& found) {
   }
 }
 
-bool run_case(const Case& item) {
+bool run_case(const Case& item, DeviceId device_id) {
   const auto runner = runners().find(item.kind);
   if (runner == runners().end()) {
     fmt::print("FAIL {}: no runner for kind '{}'\n", item.path, item.kind);
     return false;
   }
-  const Result<Report> report = guarded<Report>([&] { return runner->second(item.path); });
+  const Result<Report> report =
+      guarded<Report>([&] { return runner->second(item.path, device_id); });
   if (!report.ok()) {
     fmt::print("FAIL {} ({}): {}\n", item.path, item.kind, report.status().message());
     return false;
@@ -150,7 +152,7 @@ bool run_case(const Case& item) {
   return report->passed();
 }
 
-int run(const std::vector<std::string>& arguments) {
+int run(const std::vector<std::string>& arguments, DeviceId device_id) {
   Found found;
   for (const std::string& argument : arguments) add_argument(argument, found);
   int failed = 0;
@@ -160,7 +162,7 @@ int run(const std::vector<std::string>& arguments) {
   }
   int passed = 0;
   for (const Case& item : found.cases) {
-    if (run_case(item)) {
+    if (run_case(item, device_id)) {
       ++passed;
     } else {
       ++failed;
@@ -179,9 +181,20 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace percheron::golden
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    fmt::print(stderr, "usage: golden_test FILE|DIRECTORY...\n");
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  percheron::DeviceId device_id;
+  if (arguments.size() > 1 && arguments[0] == "--device") {
+    const auto named = percheron::parse_device_id(arguments[1]);
+    if (!named.ok()) {
+      fmt::print(stderr, "golden_test: {}\n", named.status().message());
+      return 2;
+    }
+    device_id = *named;
+    arguments.erase(arguments.begin(), arguments.begin() + 2);
+  }
+  if (arguments.empty()) {
+    fmt::print(stderr, "usage: golden_test [--device NAME] FILE|DIRECTORY...\n");
     return 2;
   }
-  return percheron::golden::run(std::vector<std::string>(argv + 1, argv + argc));
+  return percheron::golden::run(arguments, device_id);
 }

@@ -164,7 +164,7 @@ Result<Schedule> named_schedule(const json& item) {
 
 }  // namespace
 
-Result<Report> run_adamw(const std::string& path) {
+Result<Report> run_adamw(const std::string& path, DeviceId device_id) {
   PERCHERON_ASSIGN_OR_RETURN(const SafetensorsFile file,
                              SafetensorsFile::open(system_files(), path));
   PERCHERON_ASSIGN_OR_RETURN(const double tolerance, metadata_number(file, "tolerance_abs"));
@@ -175,7 +175,7 @@ Result<Report> run_adamw(const std::string& path) {
     return invalid_argument(
         fmt::format("{}: {} norms of {} steps", path, norms.size(), rates.size()));
   }
-  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open());
+  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open(device_id));
   Context context = device.context();
   PERCHERON_ASSIGN_OR_RETURN(Parameters parameters, initial_parameters(context, file));
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
@@ -197,7 +197,7 @@ Result<Report> run_adamw(const std::string& path) {
   return report;
 }
 
-Result<Report> run_muon(const std::string& path) {
+Result<Report> run_muon(const std::string& path, DeviceId device_id) {
   PERCHERON_ASSIGN_OR_RETURN(const SafetensorsFile file,
                              SafetensorsFile::open(system_files(), path));
   PERCHERON_ASSIGN_OR_RETURN(const double tolerance, metadata_number(file, "tolerance_abs_param"));
@@ -214,7 +214,7 @@ Result<Report> run_muon(const std::string& path) {
   config.newton_schulz_steps = static_cast<int>(iterations);
   PERCHERON_ASSIGN_OR_RETURN(const std::string scale, metadata_text(file, "adjust_lr_fn"));
   config.muon_scale = scale == "original" ? MuonScale::kOriginal : MuonScale::kMatchRmsAdamw;
-  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open());
+  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open(device_id));
   Context context = device.context();
   PERCHERON_ASSIGN_OR_RETURN(Parameters parameters, initial_parameters(context, file));
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Optimizer> optimizer,
@@ -231,7 +231,7 @@ Result<Report> run_muon(const std::string& path) {
   return report;
 }
 
-Result<Report> run_lr_schedules(const std::string& path) {
+Result<Report> run_lr_schedules(const std::string& path, DeviceId) {
   PERCHERON_ASSIGN_OR_RETURN(const std::string text, system_files().read_text(path));
   PERCHERON_ASSIGN_OR_RETURN(const json object, parse_json(text, path));
   PERCHERON_ASSIGN_OR_RETURN(const json* cases, json_array(object, "cases", path));

@@ -68,7 +68,7 @@ std::vector<float> slot_of(const std::vector<float>& captured, int64_t slots, in
 
 }  // namespace
 
-Result<Report> run_target_forward(const std::string& path) {
+Result<Report> run_target_forward(const std::string& path, DeviceId device_id) {
   const std::string directory = std::filesystem::path(path).parent_path().string();
   PERCHERON_ASSIGN_OR_RETURN(const SafetensorsFile expected,
                              SafetensorsFile::open(system_files(), path));
@@ -76,7 +76,7 @@ Result<Report> run_target_forward(const std::string& path) {
   PERCHERON_ASSIGN_OR_RETURN(const PackedSequences rows, read_rows(expected));
   PERCHERON_ASSIGN_OR_RETURN(const ModelConfig config,
                              read_model_config(system_files(), directory));
-  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open());
+  PERCHERON_ASSIGN_OR_RETURN(GoldenDevice device, GoldenDevice::open(device_id));
   Context context = device.context();
   TargetOptions options;
   options.compute_dtype = DType::kF32;
@@ -109,7 +109,7 @@ Result<Report> run_target_forward(const std::string& path) {
   return report;
 }
 
-Result<Report> run_unsupported_target(const std::string& path) {
+Result<Report> run_unsupported_target(const std::string& path, DeviceId) {
   const Result<ModelConfig> config = read_model_config(system_files(), path);
   if (config.ok()) {
     return failed_precondition(path + " was read, though it must be refused");

@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "data/safetensors.h"
 #include "model/weights.h"
+#include "tests/test_device.h"
 
 namespace percheron {
 
@@ -78,7 +79,7 @@ ToyModel make_toy_model(uint64_t seed, const nlohmann::json& config) {
 }
 
 TestDevice::TestDevice(int threads) {
-  Result<std::unique_ptr<Device>> device = open_device({DeviceKind::kCpu, 0}, {.threads = threads});
+  Result<std::unique_ptr<Device>> device = open_device(test_device(), {.threads = threads});
   PERCHERON_CHECK(device.ok(), device.status().message());
   device_ = std::move(device).value();
   device_->bind_thread();

@@ -32,7 +32,7 @@ struct ToyModel {
 /// tokens unless it says otherwise.
 ToyModel make_toy_model(uint64_t seed, const nlohmann::json& config = nlohmann::json::object());
 
-/// A CPU device with one stream, bound to the calling thread.
+/// The device under test with one stream, bound to the calling thread.
 class TestDevice {
  public:
   explicit TestDevice(int threads = 1);
