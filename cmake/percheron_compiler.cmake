@@ -12,9 +12,10 @@ set(PERCHERON_SANITIZE
     ""
     CACHE STRING "Sanitizers to build with, as -fsanitize= takes them")
 
-add_compile_options(-Wall -Wextra -Werror)
+# For C++ only: nvcc has options of its own (kernels/cuda/plugin).
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-Wno-restrict) # False positives on std::string in GCC 12 (GCC bug 105651).
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>") # False positives on std::string in GCC 12 (GCC bug 105651).
 endif()
 if(PERCHERON_SANITIZE)
   add_compile_options(-fsanitize=${PERCHERON_SANITIZE} -fno-sanitize-recover=all

@@ -2,6 +2,7 @@
 
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cuda/emulated_device.h"
+#include "kernels/cuda/plugin_loader.h"
 #include "kernels/device.h"
 #include "kernels/planning_device.h"
 
@@ -25,8 +26,7 @@ Result<std::unique_ptr<Device>> open(DeviceId id, const DeviceOptions& options) 
       return not_found("there is no device " + to_string(id) +
                        ": this build has no emulator, which needs an x86-64 processor");
 #endif
-    case DeviceKind::kCuda:
-      return not_found("there is no device " + to_string(id) + ": this build has no CUDA backend");
+    case DeviceKind::kCuda: return open_cuda_device(id, options, cuda_plugin_path());
   }
   return not_found("there is no device " + to_string(id));
 }

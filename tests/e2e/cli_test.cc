@@ -206,7 +206,7 @@ TEST(Program, BadConfigurationIsOneErrorThatNamesTheKey) {
   const std::string train = "train -c " + config.path + " ";
   expect_one_error(run_program(train + "train.stpes=3"), "did you mean 'train.steps'");
   expect_one_error(run_program(train + "train.epochs=many"), "train.epochs");
-  expect_one_error(run_program(train + "placement.targets=[cuda:0]"), "cuda:0");
+  expect_one_error(run_program(train + "placement.targets=[cuda:77]"), "cuda:77");
   expect_one_error(run_program(train + "placement.trainers=[gpu]"), "gpu");
   expect_one_error(run_program(train + "drafter.capture=[1,2,99]"), "99");
   expect_one_error(run_program(train + "data.token_budget=4"), "data.token_budget");
@@ -235,13 +235,13 @@ TEST(Program, ARefusedRunLeavesTheOutputDirectoryAsItWas) {
   const TinyConfig config = tiny_config("refused_run", options);
   const std::string output = config.run.output().directory();
   const std::string train = "train -c " + config.path + " ";
-  expect_one_error(run_program(train + "placement.targets=[cuda:0]"), "no CUDA backend");
+  expect_one_error(run_program(train + "placement.targets=[cuda:77]"), "no device cuda:77");
   EXPECT_FALSE(system_files().exists(output));
   ASSERT_EQ(run_program(train).exit_code, 0);
   EXPECT_THAT(read_file(output + "/metrics.jsonl"), HasSubstr("\"kind\":\"event\""))
       << "what was said before the file was opened";
   const auto before = files_below(output);
-  expect_one_error(run_program(train + "placement.targets=[cuda:0]"), "cuda:0");
+  expect_one_error(run_program(train + "placement.targets=[cuda:77]"), "cuda:77");
   expect_one_error(run_program(train + "data.seed=43"), "give another output.directory");
   expect_one_error(run_program(train + "checkpoint.resume=false"), "checkpoint.resume");
   const Result<std::unique_ptr<FileLock>> lock = system_files().lock(output + "/.lock");

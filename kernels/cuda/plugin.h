@@ -1,0 +1,24 @@
+#pragma once
+
+#include <memory>
+
+#include "kernels/device.h"
+
+/// What libpercheron_cuda.so exports. It is built from the same sources as the program and shares
+/// its C++ classes with it, so a plug-in of another version must not be used: its number is asked
+/// first.
+namespace percheron::cuda {
+
+/// To be raised whenever Device, Ops or a class that they take or return changes.
+constexpr int kPluginAbi = 1;
+
+/// Returns kPluginAbi of the plug-in's sources.
+using PluginAbi = int();
+constexpr const char* kPluginAbiName = "percheron_cuda_abi";
+
+/// Opens the device, as open_device(), into *device.
+using PluginOpen = void(DeviceId id, const DeviceOptions& options,
+                        Result<std::unique_ptr<Device>>* device);
+constexpr const char* kPluginOpenName = "percheron_cuda_open";
+
+}  // namespace percheron::cuda

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "base/status.h"
+
+namespace percheron::cuda {
+
+/// Ok, or what CUDA says about `what`: kResourceExhausted for memory, else kInternal.
+inline Status cuda_status(cudaError_t error, const std::string& what) {
+  if (error == cudaSuccess) return ok_status();
+  const std::string message =
+      what + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")";
+  return error == cudaErrorMemoryAllocation ? resource_exhausted(message) : internal_error(message);
+}
+
+/// Whether this build has code for the current device. probe.cu.
+cudaError_t find_kernels();
+
+}  // namespace percheron::cuda

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/device.h"
+
+namespace percheron {
+
+/// Where the CUDA backend is looked for: libpercheron_cuda.so beside the running program.
+std::string cuda_plugin_path();
+
+/// Opens the device cuda:N through the backend at `path`, which stays loaded from then on.
+/// kNotFound says in one line what is missing: the file, a library of CUDA's, the driver, or the
+/// card.
+Result<std::unique_ptr<Device>> open_cuda_device(DeviceId id, const DeviceOptions& options,
+                                                 const std::string& path);
+
+}  // namespace percheron
