@@ -83,6 +83,7 @@ __global__ void __launch_bounds__(kTileThreads, 1) attention_kernel(Attention a)
 }  // namespace
 
 void attention(Queue& queue, const Attention& a) {
+  if (suits_tensor_cores(a)) return attention_bf16(queue, a);
   const int64_t lanes = a.q.rows * (a.q.heads / a.k.heads);
   const Grid grid{(lanes + kTile - 1) / kTile, a.k.heads};
   switch (chunks_of(a.q.columns)) {

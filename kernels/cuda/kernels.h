@@ -53,7 +53,13 @@ struct Attention {
   Rows out;
   float* log_sum_exp;  // [rows, heads] or null
 };
+/// On tensor cores where suits_tensor_cores(), else in f32 for any shape and types.
 void attention(Queue& queue, const Attention& a);
+
+// attention_bf16.cu
+/// bf16 heads of 64, 96 or 128 whose rows are aligned to 16 bytes.
+bool suits_tensor_cores(const Attention& a);
+void attention_bf16(Queue& queue, const Attention& a);
 
 // attention_backward.cu
 struct AttentionBackward {
