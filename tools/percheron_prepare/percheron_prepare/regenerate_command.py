@@ -165,13 +165,14 @@ def run_regenerate(args: argparse.Namespace) -> int:
     try:
         job = RegenerateJob(source, answers, output, identity_of(args), began, args.limit, args.max_rejected)
         done = regenerate(job, show)
+        seconds = time.monotonic() - start
     except KeyboardInterrupt:
         print(f"\ninterrupted; the same command goes on from what is in {output.work}", file=sys.stderr)
         return 130
     finally:
         line.close()
         answers.close()
-    for text in summary(done, output, time.monotonic() - start):
+    for text in summary(done, output, seconds):
         print(text)
     return 0
 
