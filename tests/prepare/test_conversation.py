@@ -32,6 +32,19 @@ class ConversationTest(unittest.TestCase):
         self.assertEqual(conversation.result(), {"messages": [system, user("a"), assistant("new 1"), user("b"),
                                                               assistant("new 2")], "complete": True})
 
+    def test_turns_are_asked_with_what_prepare_renders_before_them(self) -> None:
+        for row in ({"system": "Be short.", "messages": QUESTION}, {"system": "Be short.", "prompt": "a"},
+                    {"system": "", "messages": QUESTION},
+                    {"messages": None, "conversations": QUESTION}):
+            with self.subTest(row=row):
+                conversation = Conversation(row)
+                asked = list(conversation.history)
+                conversation.take(said("new"))
+                parsed = parse_row(conversation.result(), 1)
+                assert isinstance(parsed, Chat)
+                self.assertEqual(parsed.messages, [*asked, assistant("new")])
+                self.assertEqual(asked[0]["role"], "system" if row.get("system") else "user")
+
     def test_ids_keys_and_spelling_of_the_row_stay(self) -> None:
         row = {"id": 7, "conversations": [{"from": "human", "value": "a", "lang": "en"}, {"from": "gpt", "value": "old"}],
                "score": 0.5, "finish_reason": "length", "complete": False}
@@ -106,7 +119,10 @@ class ConversationTest(unittest.TestCase):
                             ("bad_message", {"messages": ["x"]}), ("unknown_role", {"messages": [{"role": "king"}]}),
                             ("bad_turns", {"turns": [1]}),
                             ("unsupported_content", {"messages": [user("a") | {"content": 5}]}),
-                            ("bad_tools", {"messages": QUESTION, "tools": "["}), ("unknown_shape", {"q": "x"})):
+                            ("bad_tools", {"messages": QUESTION, "tools": "["}),
+                            ("bad_system", {"messages": QUESTION, "system": 5}),
+                            ("two_system_prompts", {"messages": [{"role": "system", "content": "x"}, *QUESTION],
+                                                    "system": "y"}), ("unknown_shape", {"q": "x"})):
             with self.subTest(row=row):
                 with self.assertRaises(Rejected) as raised:
                     Conversation(row)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .chat_template import Message
-from .rows import parse_message, parse_tools, role_of
+from .rows import chat_key, parse_message, parse_tools, role_of, system_prompt_of
 from .source_row import Rejected
 
 # Entries of an answer that prompts and rows have.
@@ -54,7 +54,10 @@ class Conversation:
         self._questions = [[parse_message(entry) for entry in turn.questions] for turn in self._turns]
         self._spelled: list[dict[str, Any]] = []
         self._is_cut = False
-        self.history: list[Message] = list(self._questions[0])
+        # As prepare renders the row that is written: with the system prompt that stands beside the messages.
+        self.history: list[Message] = system_prompt_of(row) + self._questions[0]
+        if row.get("system") and [message["role"] for message in self.history[:2]] == ["system", "system"]:
+            raise Rejected("two_system_prompts", "`system` beside a first message that is the system's")
 
     def take(self, answer: Answer) -> None:
         """Puts the answer in its place and asks the next turn, if there is one."""
@@ -120,8 +123,7 @@ class Conversation:
 
 def listed_messages(row: dict[str, Any]) -> tuple[str, list[Any]]:
     """Where the row has its messages, or is to have them, and the messages."""
-    key = next((key for key in ("messages", "conversations") if key in row), None)
-    if key is not None:
+    if (key := chat_key(row)) is not None:
         if not isinstance(row[key], list):
             raise Rejected("bad_messages", "not a list")
         if not row[key]:
