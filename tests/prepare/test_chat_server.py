@@ -123,6 +123,11 @@ class ChatServerTest(unittest.TestCase):
             with self.assertRaises(Failure) as raised:
                 Script(Reply(200, body)).server(model=None)
             self.assertIn("--model", str(raised.exception))
+        for said, *replies in (("no answer", TimedOut("no answer"), TimedOut("no answer")),
+                               ("HTTP 503: busy", *[Reply(503, b"busy")] * 8), ("HTTP 400: no", Reply(400, b"no"))):
+            with self.subTest(said=said), self.assertRaises(Failure) as raised:
+                Script(*replies).server(model=None)
+            self.assertIn(said, str(raised.exception))
         with self.assertRaises(Failure):
             Script().server(url="host:1")
 

@@ -18,7 +18,7 @@ from unittest import mock
 from support import GOLDEN, QUESTION, ROOT, Scratch, assistant, run_job, samples_of, supervised_text, user
 
 from percheron_prepare.__main__ import main
-from percheron_prepare.local_answers import stop_ids
+from percheron_prepare.local_answers import LocalAnswers, stop_ids
 from percheron_prepare.model import load_model
 from percheron_prepare.options import Options
 
@@ -136,6 +136,25 @@ class RegenerateTest(unittest.TestCase):
         self.assertEqual(self.command(data, "--max-rejected", "1", FAKE_FAIL_AFTER="0"), 0, self.said)
         self.assertIn("2 of the rows were done by an interrupted run before", self.said)
 
+    def test_rows_nested_as_deep_as_can_be_read_are_answered_or_rejected(self) -> None:
+        # Which depth is too deep to be written, but not to be read, is Python's to decide.
+        data = self.scratch.path / "deep.jsonl"
+        question = json.dumps({"messages": QUESTION})
+        data.write_text("".join(f'{question[:-1]}, "deep": {"[" * depth}{"]" * depth}}}\n' for depth in range(930, 1000)),
+                        encoding="utf-8")
+        self.assertEqual(self.command(data), 0, self.said)
+        self.assertIn("70 rows read", self.said)
+        self.assertEqual(len(self.rows()) + len(self.side()), 70)
+        self.assertLessEqual({entry["reason"] for entry in self.side()}, {"nested_too_deep", "bad_json"})
+
+    def test_a_file_that_changes_meanwhile_is_no_silent_mixture(self) -> None:
+        data = self.chats(2)
+        changing = mock.patch("percheron_prepare.regenerate.Run.answer_all", lambda run: os.utime(data, (1, 1)))
+        with changing:
+            self.refused("changed while it was being read", data)
+        self.assertFalse(self.out.exists())
+        self.assertEqual(self.command(data), 0, self.said)
+
     def test_no_row_regenerated_is_a_failure(self) -> None:
         self.refused("none of 1 rows could be regenerated", self.scratch.rows([{"text": "x"}]))
         self.assertEqual((self.out.exists(), self.side()[0]["reason"]), (False, "text_row"))
@@ -182,6 +201,18 @@ class RegenerateTest(unittest.TestCase):
         self.refused("can't run", data, PERCHERON_PROGRAM=str(self.scratch.path / "none"))
         self.refused("has ended (exit code 1)", data, PERCHERON_PROGRAM="/bin/false")
         self.assertFalse(Path(f"{self.out}.partial").exists())
+
+    def test_a_process_with_more_to_say_than_anybody_reads_ends_by_itself(self) -> None:
+        program = self.scratch.path / "talker"
+        ready = json.dumps({"ready": True, "weights_hash": "w", "context_max": 9, "capacity": 4})
+        program.write_text(f"#!/bin/sh\necho '{ready}'\nexec yes\n", encoding="utf-8")
+        program.chmod(0o755)
+        with mock.patch.dict(os.environ, {"PERCHERON_PROGRAM": str(program)}):
+            answers = LocalAnswers(self.model, {})
+        with mock.patch("percheron_prepare.local_answers.subprocess.Popen.kill") as kill, \
+                mock.patch("percheron_prepare.local_answers.END_S", 60.0):
+            answers.close()
+        kill.assert_not_called()
 
     def test_the_same_bytes_after_kills_at_random_moments(self) -> None:
         data = self.chats(200)

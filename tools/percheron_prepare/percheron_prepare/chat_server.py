@@ -125,9 +125,15 @@ class ChatServer:
         return body
 
     def _only_model(self) -> str:
-        reply = self._send("/models", None)
         try:
-            names = [str(entry["id"]) for entry in json.loads(reply.body)["data"]] if reply.status == 200 else []
+            reply = self._send("/models", None)
+        except Rejected as rejected:
+            raise Failure(f"{self._base}/models: {rejected.detail}") from rejected
+        if reply.status != 200:
+            raise Failure(f"{self._base}/models answers HTTP {reply.status}: {shown(reply.body)}; check --server, or say "
+                          "which model with --model")
+        try:
+            names = [str(entry["id"]) for entry in json.loads(reply.body)["data"]]
         except (ValueError, KeyError, TypeError, RecursionError):
             names = []
         if len(names) != 1:

@@ -89,6 +89,9 @@ class LocalAnswers:
 
     def close(self) -> None:
         process = self._process
+        # Answers that nobody reads any more go first: with the pipe full of them, the process could not end.
+        if process.stdout is not None:
+            process.stdout.close()
         if process.stdin is not None and not process.stdin.closed:
             try:
                 process.stdin.close()
@@ -99,8 +102,6 @@ class LocalAnswers:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
 
     def _read(self) -> dict[str, Any]:
         """The next line. Raises Failure when the process says that it can't go on, or has ended."""

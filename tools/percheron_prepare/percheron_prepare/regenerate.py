@@ -19,8 +19,8 @@ from .answer_source import AnswerSource, Question
 from .conversation import Answer, Conversation
 from .failure import Failure, reported
 from .shard import sync_folder
-from .source import BlockReader, Source
-from .source_row import Rejected, SourceRow, rejected_entry
+from .source import BlockReader, Source, check_unchanged
+from .source_row import Rejected, SourceRow, rejected_entry, unusable_text_rejected
 from .tally import Tally
 from .work_folder import STATE_NAME, OnOther, WorkFolder
 
@@ -141,8 +141,9 @@ class Run:
             if ordinal in self._journal:
                 continue
             try:
-                value, is_repaired = row.parsed()
-                conversation = Conversation(value)
+                with unusable_text_rejected():
+                    value, is_repaired = row.parsed()
+                    conversation = Conversation(value)
                 conversation.notes["lone_surrogates_replaced"] += is_repaired
             except Rejected as rejected:
                 self._reject(ordinal, row, rejected, None)
@@ -153,8 +154,9 @@ class Run:
     def _ask(self, ordinal: int) -> None:
         row, conversation = self._open[ordinal]
         try:
-            self._job.answers.ask(Question(ordinal, row.number, conversation.answers, list(conversation.history),
-                                           conversation.tools))
+            with unusable_text_rejected():
+                self._job.answers.ask(Question(ordinal, row.number, conversation.answers, list(conversation.history),
+                                               conversation.tools))
         except Rejected as rejected:
             self._take(ordinal, rejected)
 
@@ -175,8 +177,12 @@ class Run:
             self._ask(ordinal)
             return
         del self._open[ordinal]
-        self._keep(ordinal, {"row": conversation.result(), "rejected": None, "notes": +conversation.notes,
-                             "tokens": conversation.tokens, "answers": conversation.answers})
+        try:
+            with unusable_text_rejected():
+                self._keep(ordinal, {"row": conversation.result(), "rejected": None, "notes": +conversation.notes,
+                                     "tokens": conversation.tokens, "answers": conversation.answers})
+        except Rejected as rejected:
+            self._reject(ordinal, row, rejected, conversation)
 
     def _reject(self, ordinal: int, row: SourceRow, why: Rejected, conversation: Conversation | None) -> None:
         # Answers before the one that failed cost tokens, but are not kept: their cuts and additions are not counted.
@@ -184,7 +190,12 @@ class Run:
         entry = rejected_entry(row, why)
         if turn:
             entry["turn"] = turn
-        self._keep(ordinal, {"row": None, "rejected": entry, "notes": {}, "tokens": tokens, "answers": 0})
+        kept = {"row": None, "rejected": entry, "notes": {}, "tokens": tokens, "answers": 0}
+        try:
+            self._keep(ordinal, kept)
+        except RecursionError:  # As deep as may be by itself, and too deep inside the entry.
+            entry["row"] = row.content.decode("utf-8", "replace") if isinstance(row.content, bytes) else repr(row.content)
+            self._keep(ordinal, kept)
 
     def _keep(self, ordinal: int, entry: Entry) -> None:
         self._journal.append(ordinal, entry)
@@ -220,6 +231,7 @@ def regenerate(job: RegenerateJob, progress: Progress = lambda done: None) -> Re
             finally:
                 journal.sync()
                 journal.close()
+            check_unchanged(job.source)
             check_rejected(job, done)
             publish(job, work, journal, done, identity)
         except BaseException:

@@ -33,12 +33,14 @@ DETAILS = f"""\
 Every answer of a chat is replaced, in order; each turn is asked with the new answers before it. Rows, ids and other
 keys stay as they were and in their order; of an answer its role and text are written, and its thoughts as
 reasoning_content. `complete` says of each row whether its last answer has its natural end; `prepare` leaves the
-end-of-turn token out where it has not. System prompts and tools stay, and none is added.
+end-of-turn token out where it has not. System prompts, also `system` beside the messages, and tools stay, and none is
+added.
 rows of --data: {{"messages": [...]}}, {{"conversations": [...]}} (role and content, or from and value),
 {{"prompt": "..."}} and {{"turns": ["...", ...]}}, which get `messages`; JSONL, JSON or Parquet. A question at the end is
 answered too. Rows with tool calls or results, rendered text and token ids can't be made anew. They, and rows that fail,
 are counted and kept with reason and line in OUT.rejected.jsonl. An answer that --new-tokens cuts, or that calls a tool,
-ends its chat, and so does a prompt that leaves no room in the context; how many turns that left out is said.
+ends its chat, and so does a prompt that leaves no room in the context; how many turns that left out is said. A server
+refuses such a prompt like any other that it can't answer: the row is rejected.
 A run that was stopped or killed goes on when the same command is given again, from OUT.partial, to the same rows;
 another target, model, input or sampling is refused. OUT.report.json says what made the rows, and the counts.
 With the same weights and --slots, greedy answers, and sampled ones with their --seed, depend on nothing else: neither

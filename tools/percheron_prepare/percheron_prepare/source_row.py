@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +23,15 @@ class Rejected(Exception):
 def unusable_text(error: RecursionError | UnicodeError) -> Rejected:
     """What a row is refused with that is nested too deep, or holds text that is no Unicode."""
     return Rejected("nested_too_deep" if isinstance(error, RecursionError) else "bad_text", str(error))
+
+
+@contextmanager
+def unusable_text_rejected() -> Iterator[None]:
+    """Refuses the row that the block is about where it can't be understood or written."""
+    try:
+        yield
+    except (RecursionError, UnicodeError) as error:
+        raise unusable_text(error) from error
 
 
 @dataclass(frozen=True)
