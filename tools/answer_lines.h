@@ -14,10 +14,10 @@ namespace percheron {
 ///
 ///     (first)                                           {"ready": true, "weights_hash": "...",
 ///                                                        "context_max": 8192, "capacity": 64}
-///     {"id": 7, "sample_key": 3, "prompt": [5, 6]}   -> {"id": 7, "tokens": [8, 2], "stopped":
-///     true}
-///                                                     or {"id": 7, "refused": "prompt_too_long",
-///                                                         "detail": "..."}
+///     {"id": 7, "sample_key": 3, "prompt": [5, 6]}   -> {"id": 7, "tokens": [8, 2],
+///                                                        "stopped": true}
+///                                                    or {"id": 7, "refused": "prompt_too_long",
+///                                                        "detail": "..."}
 ///     (what ends the program)                           {"error": "..."}
 ///
 /// `stopped` false: a limit cut the answer. `capacity`: answers in flight at once.

@@ -130,8 +130,8 @@ class ChatServer:
         except Rejected as rejected:
             raise Failure(f"{self._base}/models: {rejected.detail}") from rejected
         if reply.status != 200:
-            raise Failure(f"{self._base}/models answers HTTP {reply.status}: {shown(reply.body)}; check --server, or say "
-                          "which model with --model")
+            raise Failure(f"{self._base}/models answers HTTP {reply.status}: {shown(reply.body)}; check --server, or "
+                          "say which model with --model")
         try:
             names = [str(entry["id"]) for entry in json.loads(reply.body)["data"]]
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -194,7 +194,8 @@ class Run:
         try:
             self._keep(ordinal, kept)
         except RecursionError:  # As deep as may be by itself, and too deep inside the entry.
-            entry["row"] = row.content.decode("utf-8", "replace") if isinstance(row.content, bytes) else repr(row.content)
+            content = row.content
+            entry["row"] = content.decode("utf-8", "replace") if isinstance(content, bytes) else repr(content)
             self._keep(ordinal, kept)
 
     def _keep(self, ordinal: int, entry: Entry) -> None:
@@ -266,8 +267,8 @@ def check_rejected(job: RegenerateJob, done: Regenerated) -> None:
         raise Failure(f"{job.source.files[0].path} has no rows; nothing was written")
     if job.rejected_max is not None and rejected > job.rejected_max(read):
         raise Failure(f"{rejected} of {read} rows rejected ({reasons(done)}), --max-rejected is "
-                      f"{job.rejected_max(read)}; {job.output.path} was not written, and the same command with a higher limit writes it "
-                      "at once")
+                      f"{job.rejected_max(read)}; {job.output.path} was not written, and the same command with a "
+                      "higher limit writes it at once")
 
 
 def reasons(done: Regenerated) -> str:
