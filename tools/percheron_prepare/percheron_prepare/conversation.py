@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .chat_template import Message
-from .rows import chat_key, parse_message, parse_tools, role_of, system_prompt_of
+from .rows import chat_key, parse_message, parse_tools, role_of, with_system_prompt
 from .source_row import Rejected
 
 # Entries of an answer that prompts and rows have.
@@ -54,10 +54,7 @@ class Conversation:
         self._questions = [[parse_message(entry) for entry in turn.questions] for turn in self._turns]
         self._spelled: list[dict[str, Any]] = []
         self._is_cut = False
-        # As prepare renders the row that is written: with the system prompt that stands beside the messages.
-        self.history: list[Message] = system_prompt_of(row) + self._questions[0]
-        if row.get("system") and [message["role"] for message in self.history[:2]] == ["system", "system"]:
-            raise Rejected("two_system_prompts", "`system` beside a first message that is the system's")
+        self.history: list[Message] = with_system_prompt(row, self._questions[0])
 
     def take(self, answer: Answer) -> None:
         """Puts the answer in its place and asks the next turn, if there is one."""

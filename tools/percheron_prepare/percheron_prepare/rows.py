@@ -122,12 +122,18 @@ def parse_chat(row: dict[str, Any], name: str, key: str) -> Chat:
         raise Rejected("bad_messages", "not a list")
     if not listed:
         raise Rejected("empty_conversation")
-    messages = system_prompt_of(row) + [parse_message(entry) for entry in listed]
+    messages = with_system_prompt(row, [parse_message(entry) for entry in listed])
     if messages[0]["role"] == "assistant":
         raise Rejected("starts_with_assistant", "the first answer has no prompt")
-    if sum(message["role"] == "system" for message in messages[:2]) == 2 and row.get("system"):
-        raise Rejected("two_system_prompts", "`system` beside a first message that is the system's")
     return Chat(name, messages, parse_tools(row.get("tools")), complete=not is_cut(row, listed[-1]))
+
+
+def with_system_prompt(row: dict[str, Any], messages: list[Message]) -> list[Message]:
+    """The chat's messages behind the system prompt that stands beside them."""
+    system = system_prompt_of(row)
+    if system and messages[0]["role"] == "system":
+        raise Rejected("two_system_prompts", "`system` beside a first message that is the system's")
+    return system + messages
 
 
 def system_prompt_of(row: dict[str, Any]) -> list[Message]:
