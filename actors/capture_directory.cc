@@ -15,17 +15,32 @@ namespace {
 
 constexpr const char* kSetFormat = "percheron.feature_set.v1";
 constexpr const char* kLockFile = ".lock";
+// kCaptureSetFile while write_text_atomically() writes it.
+constexpr std::string_view kNewSetFile = "capture.json.new";
+
+// What a kill leaves of a file that was being written.
+bool is_unfinished(const std::string& name) {
+  return name.ends_with(kUnfinishedSuffix) || name == kNewSetFile;
+}
+
+// What the first start of a capture makes before any features.
+bool is_first(const std::string& name) { return name == kLockFile || name == kNewSetFile; }
 
 bool is_ours(const std::string& name) {
-  return name == kLockFile || name == kCaptureSetFile || sample_of_file(name) >= 0 ||
-         is_shard_name(name) || name.ends_with(kUnfinishedSuffix);
+  return is_first(name) || name == kCaptureSetFile || sample_of_file(name) >= 0 ||
+         is_shard_name(name) || is_unfinished(name);
 }
 
 /// Checks a file against the samples that the plan has for it.
 class Checker {
  public:
   Checker(const RunSetup& setup, const CapturePlan& plan, CapturedFiles& found)
-      : setup_(setup), plan_(plan), fingerprint_(plan.origin.fingerprint.text()), found_(found) {}
+      : setup_(setup),
+        plan_(plan),
+        fingerprint_(plan.origin.fingerprint.text()),
+        // As for OfflineFeatures, which would leave the others out.
+        beginnings_serve_(setup.target.rope.type != RopeType::kDynamic),
+        found_(found) {}
 
   /// Whether document `d` of `file` holds the whole features of the selection's sample `i`.
   bool holds(const FeatureFile& file, int64_t d, size_t i) const {
@@ -37,6 +52,7 @@ class Checker {
            file.has_last() == plan_.shape.has_last &&
            file.top1(d).empty() != plan_.shape.has_top1 &&
            file.rows(d) >= static_cast<int64_t>(rows) &&
+           (file.rows(d) == static_cast<int64_t>(rows) || beginnings_serve_) &&
            file.begins_with(d, setup_.data.train->tokens(chosen.samples[i]).first(rows));
   }
 
@@ -48,7 +64,7 @@ class Checker {
     }
   }
 
-  /// A shard is whole or captured again; samples that it left out were not finite.
+  /// A shard is whole or captured again; samples that it leaves out were not finite.
   void check_shard(const Result<FeatureFile>& file, const CaptureUnit& unit) {
     std::unordered_map<int64_t, size_t> positions;
     for (size_t i = unit.begin; i < unit.end; ++i) {
@@ -63,18 +79,21 @@ class Checker {
       found_.damaged += static_cast<int64_t>(unit.end - unit.begin);
       return;
     }
-    for (size_t i = unit.begin; i < unit.end; ++i) add(i);
+    for (size_t i = unit.begin; i < unit.end; ++i) found_.done[i] = true;
+    found_.samples_whole += file->documents();
+    found_.not_finite += static_cast<int64_t>(unit.end - unit.begin) - file->documents();
   }
 
  private:
   void add(size_t i) {
-    found_.whole[i] = true;
+    found_.done[i] = true;
     ++found_.samples_whole;
   }
 
   const RunSetup& setup_;
   const CapturePlan& plan_;
   const std::string fingerprint_;
+  const bool beginnings_serve_;
   CapturedFiles& found_;
 };
 
@@ -87,29 +106,31 @@ Result<CaptureDirectory> CaptureDirectory::open(FileSystem& files, const Capture
                                                 const Fingerprint& settings) {
   CaptureDirectory result(files, options.directory, settings);
   PERCHERON_RETURN_IF_ERROR(files.create_directories(options.directory));
-  const bool known = files.exists(join_path(options.directory, kCaptureSetFile));
   // Before the lock: a directory that is refused is left as it was.
-  PERCHERON_RETURN_IF_ERROR(result.check(known));
+  PERCHERON_RETURN_IF_ERROR(result.check().status());
   PERCHERON_ASSIGN_OR_RETURN(result.lock_, lock_directory(files, options.directory, "--out"));
+  // And behind it: another capture may have begun and ended in between.
+  PERCHERON_ASSIGN_OR_RETURN(const bool known, result.check());
   if (!known) PERCHERON_RETURN_IF_ERROR(result.finish(0, 0, 0));
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.list(options.directory));
   for (const std::string& name : names) {
-    if (!name.ends_with(kUnfinishedSuffix)) continue;
+    if (!is_unfinished(name)) continue;
     PERCHERON_RETURN_IF_ERROR(files.remove_all(join_path(options.directory, name)));
   }
   return result;
 }
 
-Status CaptureDirectory::check(bool known) const {
+Result<bool> CaptureDirectory::check() const {
+  const std::string file = join_path(path_, kCaptureSetFile);
+  const bool known = files_->exists(file);
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_->list(path_));
   for (const std::string& name : names) {
-    if (known ? is_ours(name) : name == kLockFile) continue;
+    if (known ? is_ours(name) : is_first(name)) continue;
     return failed_precondition("--out " + path_ + " holds " + name +
                                ", which is no part of a capture" +
                                (known ? "" : " that was begun there") + ": give a new directory");
   }
-  if (!known) return ok_status();
-  const std::string file = join_path(path_, kCaptureSetFile);
+  if (!known) return false;
   PERCHERON_ASSIGN_OR_RETURN(const std::string text, files_->read_text(file));
   PERCHERON_ASSIGN_OR_RETURN(const nlohmann::json set, parse_json(text, file));
   PERCHERON_ASSIGN_OR_RETURN(const auto format, json_get<std::string>(set, "format", file));
@@ -118,7 +139,9 @@ Status CaptureDirectory::check(bool known) const {
                                "': give a new directory");
   PERCHERON_ASSIGN_OR_RETURN(const auto lines, json_get<std::string>(set, "settings", file));
   PERCHERON_ASSIGN_OR_RETURN(const Fingerprint saved, Fingerprint::parse(lines, file));
-  return compare_fingerprints(saved, "the capture in " + path_, settings_, "this one");
+  PERCHERON_RETURN_IF_ERROR(
+      compare_fingerprints(saved, "the capture in " + path_, settings_, "this one"));
+  return true;
 }
 
 Status CaptureDirectory::finish(int64_t samples, int64_t left_out, int64_t not_finite) {
@@ -138,7 +161,7 @@ Result<CapturedFiles> find_captured(FileSystem& files, const RunSetup& setup,
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<std::string> list, files.list(options.directory));
   const std::set<std::string> names(list.begin(), list.end());
   CapturedFiles found;
-  found.whole.assign(setup.data.selection.samples.size(), false);
+  found.done.assign(setup.data.selection.samples.size(), false);
   Checker checker(setup, plan, found);
   const auto there = [&](const std::string& name) { return names.count(name) != 0; };
   const auto path_of = [&](const std::string& name) { return join_path(options.directory, name); };
@@ -171,7 +194,7 @@ void remove_unused_capture(FileSystem& files, const std::string& directory) {
   const Result<std::vector<std::string>> names = files.list(directory);
   if (!names.ok()) return;
   for (const std::string& name : *names) {
-    if (name != kLockFile && name != kCaptureSetFile) return;
+    if (!is_first(name) && name != kCaptureSetFile) return;
   }
   const Status removed = files.remove_all(directory);
   if (!removed.ok()) log_warning("{} stays: {}", directory, removed.message());

@@ -28,7 +28,8 @@ class CaptureDirectory {
 
  private:
   CaptureDirectory(FileSystem& files, std::string path, Fingerprint settings);
-  Status check(bool known) const;
+  /// Whether it is a capture's, which then is one of the same settings; else it holds nothing.
+  Result<bool> check() const;
 
   FileSystem* files_;
   std::string path_;
@@ -38,8 +39,9 @@ class CaptureDirectory {
 
 /// What an earlier start of a capture has left.
 struct CapturedFiles {
-  std::vector<bool> whole;    // by position in the selection
-  int64_t samples_whole = 0;  // of these
+  std::vector<bool> done;     // by position in the selection: needs no capture
+  int64_t samples_whole = 0;  // of these, in files
+  int64_t not_finite = 0;     // of these, left out of a shard
   int64_t damaged = 0;        // samples whose files can't be used
   uint64_t bytes = 0;         // of the whole samples' files
 };

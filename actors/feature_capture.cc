@@ -60,6 +60,7 @@ class CaptureJob {
   Status written(const std::string& name, int64_t samples, int64_t tokens);
   void wait();
   CaptureProgress progress() const;
+  int64_t not_finite() const { return not_finite_before_ + quarantine_.count(); }
 
   const std::shared_ptr<const RunSetup> setup_;
   const CaptureOptions& options_;
@@ -70,7 +71,8 @@ class CaptureJob {
   Quarantine quarantine_;
   std::optional<CaptureDirectory> directory_;
   std::vector<Place> places_;
-  std::vector<bool> whole_;  // by position in the selection: needs no capture
+  std::vector<bool> done_;  // by position in the selection: needs no capture
+  int64_t not_finite_before_ = 0;
   int64_t begin_ns_ = 0, tokens_to_do_ = 0;
 
   mutable std::mutex mutex_;
@@ -117,12 +119,13 @@ Status CaptureJob::look_at_directory() {
   directory_.emplace(std::move(opened));
   CapturedFiles captured;
   PERCHERON_ASSIGN_OR_RETURN(captured, find_captured(files_, *setup_, options_, plan_));
-  whole_ = std::move(captured.whole);
+  done_ = std::move(captured.done);
+  not_finite_before_ = captured.not_finite;
   summary_.found = captured.samples_whole;
   summary_.remade = captured.damaged;
   for (const CaptureUnit& unit : plan_.units) {
     for (size_t i = unit.begin; i < unit.end; ++i) {
-      if (!whole_[i]) tokens_to_do_ += setup_->data.selection.lengths[i];
+      if (!done_[i]) tokens_to_do_ += setup_->data.selection.lengths[i];
     }
   }
   if (summary_.found > 0) {
@@ -131,9 +134,14 @@ Status CaptureJob::look_at_directory() {
   }
   if (captured.damaged > 0) {
     observer_.on_event(
-        fmt::format("{} samples have files that are damaged or too short: they are "
+        fmt::format("{} samples have files that are damaged or of another length: they are "
                     "captured again",
                     count(captured.damaged)));
+  }
+  if (captured.not_finite > 0) {
+    observer_.on_event(
+        fmt::format("{} samples were left out by an earlier start: a state is not finite",
+                    count(captured.not_finite)));
   }
   PERCHERON_ASSIGN_OR_RETURN(const uint64_t free, files_.free_bytes(options_.directory));
   const uint64_t need = plan_.bytes - std::min(plan_.bytes, captured.bytes);
@@ -184,6 +192,8 @@ Status CaptureJob::written(const std::string& name, int64_t samples, int64_t tok
 Status CaptureJob::write_shard(Context& context, FeatureMaker& maker, size_t unit,
                                std::span<const size_t> positions) {
   const std::vector<int32_t>& lengths = setup_->data.selection.lengths;
+  int64_t shard_tokens = 0;
+  for (const size_t i : positions) shard_tokens += lengths[i];
   std::optional<Features> shard;
   for (size_t begin = 0; begin < positions.size();) {
     size_t end = begin;
@@ -196,11 +206,12 @@ Status CaptureJob::write_shard(Context& context, FeatureMaker& maker, size_t uni
                                capture(context, maker, positions.subspan(begin, end - begin)));
     begin = end;
     if (!part) continue;
-    if (shard) {
-      append_documents(*part, *shard);
-    } else {
-      shard = *part;
+    if (!shard) {
+      shard = empty_like(*part);
+      // At once: a vector that grows by steps takes three times as much.
+      shard->hidden_states.reserve(plan_.shape.hidden_bytes(shard_tokens));
     }
+    append_documents(*part, *shard);
   }
   if (!shard) return ok_status();
   const auto number = static_cast<int64_t>(unit);
@@ -212,7 +223,7 @@ Status CaptureJob::write_shard(Context& context, FeatureMaker& maker, size_t uni
 Status CaptureJob::capture_unit(Context& context, FeatureMaker& maker, size_t unit) {
   std::vector<size_t> positions;
   for (size_t i = plan_.units[unit].begin; i < plan_.units[unit].end; ++i) {
-    if (!whole_[i]) positions.push_back(i);
+    if (!done_[i]) positions.push_back(i);
   }
   if (positions.empty()) return ok_status();
   if (options_.layout == CaptureLayout::kShards) {
@@ -246,7 +257,7 @@ CaptureProgress CaptureJob::progress() const {
   CaptureProgress now;
   now.samples = summary_.found + summary_.captured;
   now.samples_total = plan_.samples;
-  now.not_finite = quarantine_.count();
+  now.not_finite = not_finite();
   now.bytes = summary_.bytes;
   const double seconds = static_cast<double>(clock_.monotonic_ns() - begin_ns_) * 1e-9;
   if (seconds > 0) now.tokens_per_second = static_cast<double>(tokens_done_) / seconds;
@@ -282,7 +293,7 @@ Result<CaptureSummary> CaptureJob::run() {
   }
   wait();
   for (Place& place : places_) place.worker->stop();
-  summary_.not_finite = quarantine_.count();
+  summary_.not_finite = not_finite();
   summary_.seconds = static_cast<double>(clock_.monotonic_ns() - begin_ns_) * 1e-9;
   if (!failed_.ok()) {
     return failed_.with_context(

@@ -39,14 +39,8 @@ Features merge_documents(const MicroBatch& batch, const Features& first, const F
       documents.insert({part->batch.sample_ids[d], {part, d}});
     }
   }
-  Features all;
+  Features all = empty_like(first);
   all.batch.id = batch.id;
-  all.batch.offsets = {0};
-  all.dtype = first.dtype;
-  all.slots = first.slots;
-  all.hidden_size = first.hidden_size;
-  all.has_last = first.has_last;
-  all.fingerprint = first.fingerprint;
   all.hidden_states.reserve(first.hidden_states.size() + second.hidden_states.size());
   for (const uint64_t sample : batch.sample_ids) {
     const auto found = documents.find(sample);
@@ -55,6 +49,17 @@ Features merge_documents(const MicroBatch& batch, const Features& first, const F
     }
   }
   return all;
+}
+
+Features empty_like(const Features& features) {
+  Features empty;
+  empty.batch.offsets = {0};
+  empty.dtype = features.dtype;
+  empty.slots = features.slots;
+  empty.hidden_size = features.hidden_size;
+  empty.has_last = features.has_last;
+  empty.fingerprint = features.fingerprint;
+  return empty;
 }
 
 void append_documents(const Features& features, Features& all) {

@@ -58,6 +58,9 @@ using FeaturesPtr = std::shared_ptr<const Features>;
 /// found by its sample id, with the part's loss mask. One that is in neither is left out.
 Features merge_documents(const MicroBatch& batch, const Features& first, const Features& second);
 
+/// No documents yet, of the slots and type of `features`.
+Features empty_like(const Features& features);
+
 /// Puts the documents of `features`, of the same shape, behind those of `all`.
 void append_documents(const Features& features, Features& all);
 

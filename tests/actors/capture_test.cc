@@ -6,12 +6,12 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <vector>
 
 #include "data/feature_file.h"
 #include "tests/actors/offline_features.h"
+#include "tests/base/forwarding_file_system.h"
 #include "tests/model/toy_model.h"
 
 namespace percheron {
@@ -27,15 +27,6 @@ CaptureOptions options_for(const std::string& name,
   options.layout = layout;
   options.shard_bytes = 40'000;
   return options;
-}
-
-std::map<std::string, std::string> contents_of(const std::string& directory) {
-  std::map<std::string, std::string> contents;
-  const std::vector<std::string> names = system_files().list(directory).value();
-  for (const std::string& name : names) {
-    if (name != ".lock") contents[name] = read_file(join_path(directory, name));
-  }
-  return contents;
 }
 
 int64_t feature_files(const std::string& directory) {
@@ -266,60 +257,73 @@ TEST(Capture, SamplesWhoseStatesAreNotFiniteAreLeftOutAndSaid) {
     }
     EXPECT_THAT(read_file(join_path(options.directory, kCaptureSetFile)),
                 HasSubstr("\"not_finite\": 3"));
+    const auto before = contents_of(options.directory);
+    RecordingCapture second;
+    const auto again = capture_tiny(run, options, second);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(again->captured, 0);
+    EXPECT_EQ(again->found, 21);
+    EXPECT_EQ(again->not_finite, 3);
+    EXPECT_EQ(second.progress().back().samples, 21);
+    EXPECT_EQ(second.progress().back().not_finite, 3);
+    EXPECT_EQ(contents_of(options.directory), before);
+  }
+}
+
+TEST(Capture, GoesOnAfterAKillWhileItsOwnFileWasWritten) {
+  const proto::Run run = make_tiny_run("capture_killed_set");
+  const CaptureOptions options = options_for("capture_killed_set_out");
+  const std::string left = join_path(options.directory, std::string(kCaptureSetFile) + ".new");
+  ASSERT_TRUE(system_files().create_directories(options.directory).ok());
+  for (const int64_t found : {0, 24}) {
+    write_file(left, "{");
+    RecordingCapture observer;
+    const auto summary = capture_tiny(run, options, observer);
+    ASSERT_TRUE(summary.ok()) << summary.status().message();
+    EXPECT_EQ(summary->found, found);
+    EXPECT_FALSE(system_files().exists(left));
+  }
+}
+
+TEST(Capture, UnderADynamicRopeLongerFilesAreNoBeginningsOfShorterSamples) {
+  TinyOptions tiny;
+  proto::Run run = make_tiny_run("capture_dynamic", tiny);
+  const CaptureOptions options = options_for("capture_dynamic_out");
+  const auto capture = [&](RopeType type, int32_t length_max) {
+    auto setup = std::make_shared<RunSetup>(*resolve_run(run, system_files()).value());
+    setup->target.rope.type = type;
+    for (int32_t& length : setup->data.selection.lengths) length = std::min(length, length_max);
+    RecordingCapture observer;
+    return capture_to_files(setup, options, plan_capture(*setup, options).value(), system_files(),
+                            system_clock(), observer);
+  };
+  for (const RopeType type : {RopeType::kDefault, RopeType::kDynamic}) {
+    ASSERT_TRUE(system_files().remove_all(options.directory).ok());
+    ASSERT_TRUE(capture(type, 1000).ok());
+    const auto shorter = capture(type, 4);
+    ASSERT_TRUE(shorter.ok()) << shorter.status().message();
+    EXPECT_EQ(shorter->found, type == RopeType::kDynamic ? 0 : 24);
   }
 }
 
 /// The operating system's files until so many files of features were written; then the disk is
 /// full.
-class FillingDisk final : public FileSystem {
+class FillingDisk final : public ForwardingFileSystem {
  public:
   explicit FillingDisk(int64_t files) : left_(files) {}
   Result<std::unique_ptr<WritableFile>> create(const std::string& path) override {
     if (path.ends_with(kUnfinishedSuffix) && left_-- <= 0) {
       return resource_exhausted("cannot write " + path + ": No space left on device");
     }
-    return real_.create(path);
-  }
-  Result<std::unique_ptr<WritableFile>> create_new(const std::string& path) override {
-    return real_.create_new(path);
-  }
-  Result<std::unique_ptr<WritableFile>> open_append(const std::string& path) override {
-    return real_.open_append(path);
-  }
-  Result<std::unique_ptr<MappedFile>> map(const std::string& path) override {
-    return real_.map(path);
-  }
-  Result<std::string> read_text(const std::string& path) override { return real_.read_text(path); }
-  Result<uint64_t> file_size(const std::string& path) override { return real_.file_size(path); }
-  bool exists(const std::string& path) override { return real_.exists(path); }
-  Result<std::vector<std::string>> list(const std::string& directory) override {
-    return real_.list(directory);
-  }
-  Status create_directories(const std::string& path) override {
-    return real_.create_directories(path);
-  }
-  Status rename(const std::string& from, const std::string& to) override {
-    return real_.rename(from, to);
-  }
-  Status remove_all(const std::string& path) override { return real_.remove_all(path); }
-  Status sync_directory(const std::string& path) override { return real_.sync_directory(path); }
-  Status replace_symlink(const std::string& target, const std::string& link) override {
-    return real_.replace_symlink(target, link);
-  }
-  Result<std::string> read_symlink(const std::string& link) override {
-    return real_.read_symlink(link);
-  }
-  Result<std::unique_ptr<FileLock>> lock(const std::string& path) override {
-    return real_.lock(path);
+    return ForwardingFileSystem::create(path);
   }
   Result<uint64_t> free_bytes(const std::string& path) override {
     if (free_) return *free_;
-    return real_.free_bytes(path);
+    return ForwardingFileSystem::free_bytes(path);
   }
   void set_free_bytes(uint64_t bytes) { free_ = bytes; }
 
  private:
-  FileSystem& real_ = system_files();
   std::atomic<int64_t> left_;
   std::optional<uint64_t> free_;
 };

@@ -2,13 +2,14 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "actors/feature_capture.h"
 #include "tests/actors/tiny_run.h"
+#include "tests/model/toy_model.h"
 
 namespace percheron {
 
@@ -44,6 +45,16 @@ inline std::string no_directory(const std::string& name) {
   const std::string path = testing::TempDir() + name;
   EXPECT_TRUE(system_files().remove_all(path).ok());
   return path;
+}
+
+/// The files of a directory, but its lock, by name.
+inline std::map<std::string, std::string> contents_of(const std::string& directory) {
+  std::map<std::string, std::string> contents;
+  const std::vector<std::string> names = system_files().list(directory).value();
+  for (const std::string& name : names) {
+    if (name != ".lock") contents[name] = read_file(join_path(directory, name));
+  }
+  return contents;
 }
 
 }  // namespace percheron
