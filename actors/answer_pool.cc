@@ -113,8 +113,8 @@ void AnswerPool::begin(size_t device) {
 
 void AnswerPool::finished(Status status) {
   if (!status.ok() && status.code() != StatusCode::kCancelled) {
-    queue_
-        .cancel();  // What this device had in flight is lost, so the rest is not worth waiting for.
+    // What this device had in flight is lost, so the rest is not worth waiting for.
+    queue_.cancel();
     const std::lock_guard lock(receiver_mutex_);
     receiver_.failed(status);
   }

@@ -24,7 +24,7 @@ struct CaptureCommandOptions {
   std::string layout = "samples";
   std::string shard_bytes = "256MiB";
   std::string bytes_max;
-  bool last = false, partial = false, plan = false;
+  bool shard_bytes_given = false, last = false, partial = false, plan = false;
 };
 
 Result<uint64_t> byte_count(const char* option, const std::string& text) {
@@ -72,6 +72,9 @@ Status run_capture(const CaptureCommandOptions& given) {
   PERCHERON_ASSIGN_OR_RETURN(CapturePlan plan, plan_capture(*setup, options));
   PERCHERON_ASSIGN_OR_RETURN(const uint64_t free, free_bytes_at(files, options.directory));
   out.write(plan.text(options));
+  if (given.shard_bytes_given && options.layout == CaptureLayout::kSamples) {
+    out.print("note        --shard-bytes is not used: it is for --layout shards\n");
+  }
   out.print("disk        {} left for {}\n", format_bytes(free), options.directory);
   if (given.plan) return out.status();
   CaptureLine line(stdout, progress_style(stdout), system_clock());
@@ -105,10 +108,11 @@ void add_capture_command(CLI::App& app, Command& chosen) {
                    "them; shards: many samples a file")
       ->check(CLI::IsMember({"samples", "shards"}))
       ->capture_default_str();
-  command
-      ->add_option("--shard-bytes", options->shard_bytes,
-                   "Of a shard, about; each device gathers as much in host memory")
-      ->capture_default_str();
+  const CLI::Option* shard_bytes =
+      command
+          ->add_option("--shard-bytes", options->shard_bytes,
+                       "Of a shard, about; each device gathers as much in host memory")
+          ->capture_default_str();
   command->add_option("--bytes-max", options->bytes_max,
                       "Of all files, such as 200GiB; more is refused before anything is written");
   command->add_flag("--partial", options->partial,
@@ -120,7 +124,10 @@ void add_capture_command(CLI::App& app, Command& chosen) {
   command->footer(
       "A file appears whole or not at all: after Ctrl-C, a kill or a full disk the same command "
       "goes on, and keeps what is there. train reads the files with features.from: [DIR].");
-  command->callback([options, &chosen] { chosen = [options] { return run_capture(*options); }; });
+  command->callback([options, shard_bytes, &chosen] {
+    options->shard_bytes_given = shard_bytes->count() > 0;
+    chosen = [options] { return run_capture(*options); };
+  });
 }
 
 }  // namespace percheron

@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "base/file_system.h"
 #include "base/random.h"
 #include "data/feature_file.h"
+#include "tests/actors/offline_features.h"
 #include "tests/actors/tiny_run.h"
 #include "tests/e2e/program.h"
 #include "tests/model/toy_model.h"
@@ -33,12 +33,6 @@ std::string config_of(const proto::Run& run, const std::string& name) {
   return path;
 }
 
-std::string no_directory(const std::string& name) {
-  const std::string path = testing::TempDir() + name;
-  EXPECT_TRUE(system_files().remove_all(path).ok());
-  return path;
-}
-
 std::vector<std::string> feature_files(const std::string& directory) {
   std::vector<std::string> files;
   const auto names = system_files().list(directory);
@@ -47,15 +41,6 @@ std::vector<std::string> feature_files(const std::string& directory) {
     if (sample_of_file(name) >= 0 || is_shard_name(name)) files.push_back(name);
   }
   return files;
-}
-
-std::map<std::string, std::string> contents_of(const std::string& directory) {
-  std::map<std::string, std::string> contents;
-  const std::vector<std::string> names = system_files().list(directory).value();
-  for (const std::string& name : names) {
-    if (name != ".lock") contents[name] = read_file(join_path(directory, name));
-  }
-  return contents;
 }
 
 /// `percheron capture` in a process that can be killed.
@@ -137,6 +122,11 @@ TEST(CaptureProgram, PlansCapturesAndTrainsFromWhatItCaptured) {
   EXPECT_EQ(plan.exit_code, 0) << plan.output;
   EXPECT_THAT(plan.output, AllOf(HasSubstr("24 samples"), HasSubstr("at most"),
                                  HasSubstr("states 1/2/3 and the last"), HasSubstr("left for")));
+  EXPECT_THAT(plan.output, Not(HasSubstr("--shard-bytes")));
+  EXPECT_THAT(run_program(capture + " --plan --shard-bytes 1MiB").output,
+              HasSubstr("--shard-bytes is not used"));
+  EXPECT_THAT(run_program(capture + " --plan --shard-bytes 1MiB --layout shards").output,
+              Not(HasSubstr("is not used")));
   EXPECT_FALSE(system_files().exists(out));
 
   const ProgramResult refused = run_program(capture + " --bytes-max 100kB");
