@@ -11,7 +11,7 @@ namespace percheron::emulator {
 void AsyncCopies::add(void* destination, const void* source, size_t bytes) {
   const auto addresses =
       reinterpret_cast<uintptr_t>(destination) | reinterpret_cast<uintptr_t>(source);
-  if (addresses % bytes != 0) this_thread().block->fail("cp.async: an address is not aligned");
+  if (addresses % bytes != 0) this_thread().block->fail("cp.async", "an address is not aligned");
   // A bad source is the fault of this line, not of the wait.
   const volatile char* first = static_cast<const char*>(source);
   (void)first[0];

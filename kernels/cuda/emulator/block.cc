@@ -116,10 +116,10 @@ bool Block::run_ready(size_t begin, size_t end) {
 void Block::run_thread(void* argument) {
   Thread& thread = *static_cast<Thread*>(argument);
   Block& block = *thread.block;
-  acquire(block.launch_.order);
+  acquire(block.launch_.begin_order);
   (*block.launch_.kernel)();
-  if (thread.copies.under_way()) block.fail("a thread ended with cp.async copies under way");
-  release(block.launch_.order);
+  if (thread.copies.under_way()) block.fail("cp.async", "a thread ended with copies under way");
+  release(block.launch_.end_order);
   const IgnoreAccesses ignore;
   block.end_thread(thread);
 }
@@ -271,12 +271,15 @@ Block::Next Block::failed(const std::string& what) {
   return Next::kEnd;
 }
 
-void Block::fail(const std::string& what) {
-  leave(failed(what));
+void Block::fail(const char* operation, const char* what) {
+  const Next next = failed(std::string(operation) + ": " + what);
+  leave(next);
   std::abort();  // leave() does not return.
 }
 
 void Block::leave(Next next) {
+  if (next == Next::kGoOn) return;
+  release(launch_.end_order);  // It may be the last of this thread, if the block fails.
   if (next == Next::kWait) this_thread().suspend();
   if (next == Next::kEnd) this_thread().finish();
 }

@@ -67,7 +67,10 @@ class Block {
     const std::function<void()>* kernel = nullptr;
     Schedule schedule = Schedule::kForward;
     uint64_t seed = 0;
-    void* order = nullptr;  // what every thread acquires at its begin and releases at its end
+    // For ThreadSanitizer: what threads acquire when they begin and release when they end or wait.
+    // Two things, or whoever ends early would seem ordered before whoever begins late.
+    void* begin_order = nullptr;
+    void* end_order = nullptr;
   };
 
   explicit Block(const Launch& launch);
@@ -90,8 +93,9 @@ class Block {
   void* dynamic_shared() const { return dynamic_shared_; }
   /// Lanes of the current thread's warp that have not ended.
   unsigned alive_lanes() const;
-  /// Ends the block with this error.
-  [[noreturn]] void fail(const std::string& what);
+  /// Ends the block with the error "`operation`: `what`". The caller's frame is never left: it must
+  /// own nothing that wants to be freed.
+  [[noreturn]] void fail(const char* operation, const char* what);
 
  private:
   /// One warp-wide operation under way; the lanes of `mask` meet in it again and again.
@@ -125,7 +129,7 @@ class Block {
   /// Keeps the error, which ends the block.
   Next failed(const std::string& what);
   /// On a thread of the block: what `next` says.
-  static void leave(Next next);
+  void leave(Next next);
   Meeting& meeting_of(Warp& warp, unsigned mask);
   void complete(unsigned warp, Meeting& meeting);
   void open_barrier();

@@ -36,7 +36,7 @@ struct Machine::Job {
   std::atomic<bool> failed{false};
   std::mutex mutex;
   std::string error;  // guarded by mutex
-  char order = 0;
+  char begin_order = 0, end_order = 0;
 };
 
 Machine::Machine(const MachineOptions& options) : options_(options) {
@@ -97,9 +97,10 @@ Status Machine::run(const LaunchShape& shape, const std::function<void()>& kerne
                 .kernel = &kernel,
                 .schedule = options_.schedule,
                 .seed = options_.seed + jobs_,
-                .order = &job.order};
+                .begin_order = &job.begin_order,
+                .end_order = &job.end_order};
   job.blocks = volume(shape.grid);
-  release(&job.order);
+  release(&job.begin_order);
   const bool shared = job.blocks > 1 && !threads_.empty();  // else nobody else need wake
   {
     const std::lock_guard lock(mutex_);
@@ -113,7 +114,7 @@ Status Machine::run(const LaunchShape& shape, const std::function<void()>& kerne
     job_ = nullptr;
     changed_.wait(lock, [&] { return busy_ == 0; });
   }
-  acquire(&job.order);
+  acquire(&job.end_order);
   return job.error.empty() ? ok_status() : internal_error(job.error);
 }
 

@@ -27,7 +27,7 @@ float high(uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); }
 
 void require_full_warp(const Deposits& deposits, const char* operation) {
   if (deposits.lanes != kAllLanes) {
-    this_thread().block->fail(std::string(operation) + " by a warp that is not whole");
+    this_thread().block->fail(operation, "the warp is not whole");
   }
 }
 
@@ -67,7 +67,7 @@ void load_matrices(uint32_t (&registers)[4], const void* row, Transposed transpo
   const char* name = transposed == Transposed::kYes ? "ldmatrix.trans" : "ldmatrix";
   Block& block = *this_thread().block;
   if (reinterpret_cast<uintptr_t>(row) % kRowAlignment != 0) {
-    block.fail(std::string(name) + ": a row is not aligned to 16 bytes");
+    block.fail(name, "a row is not aligned to 16 bytes");
   }
   const Deposits& deposits =
       block.exchange(kAllLanes, name, &row, sizeof row, Block::Memory::kNotOrdered);
