@@ -84,6 +84,7 @@ std::vector<Case> cases() {
       {diagonal(75, 1), 3, 1, 64},
       {diagonal(140, 6), 4, 2, 32},
       {sliding(170, 48), 4, 2, 64},
+      {blocks(70, 5, {0, 64, 66}), 4, 2, 128},
       {slots(9, 300), 9, 3, 64},
   };
 }
@@ -146,18 +147,21 @@ class Attention : public KernelTest, public testing::WithParamInterface<DType> {
   DType dtype() const { return GetParam(); }
   double bound() const { return dtype() == DType::kF32 ? 1e-5 : 1e-2; }
 
+  /// Columns before the queries in their matrix: with none, rows are aligned as devices like them.
+  static constexpr int64_t kMargin = 4;
+
   /// Queries, keys and values as slices of one matrix each, as the fused projection gives them.
   struct Operands {
     Tensor fused_q, fused_kv, intervals, dout;
     TensorView q, k, v;
   };
-  Operands operands(const Case& c) {
+  Operands operands(const Case& c, int64_t margin = kMargin) {
     const int64_t rows = static_cast<int64_t>(c.mask.rows.size()), d = c.head_dim;
     Operands o;
-    o.fused_q = random(dtype(), {rows, c.heads * d + 4});
+    o.fused_q = random(dtype(), {rows, c.heads * d + margin});
     o.fused_kv = random(dtype(), {c.mask.keys, 2 * c.kv_heads * d});
     o.dout = random(dtype(), {rows, c.heads, d});
-    o.q = o.fused_q.view().columns(4, 4 + c.heads * d).heads(d);
+    o.q = o.fused_q.view().columns(margin, margin + c.heads * d).heads(d);
     o.k = o.fused_kv.view().columns(0, c.kv_heads * d).heads(d);
     o.v = o.fused_kv.view().columns(c.kv_heads * d, 2 * c.kv_heads * d).heads(d);
     o.intervals = intervals(c.mask);
@@ -183,14 +187,11 @@ class Attention : public KernelTest, public testing::WithParamInterface<DType> {
       upload(std::vector<char>(row.bytes(), '\xff'), row.data());
     }
   }
-};
-INSTANTIATE_TEST_SUITE_P(Activations, Attention, testing::Values(DType::kF32, DType::kBf16),
-                         [](const auto& info) { return std::string(dtype_name(info.param)); });
 
-TEST_P(Attention, MatchesTheReferenceForEveryMask) {
-  for (const Case& c : cases()) {
-    SCOPED_TRACE(c.mask.name + " head_dim " + std::to_string(c.head_dim));
-    const Operands o = operands(c);
+  void expect_forward(const Case& c, int64_t margin) {
+    SCOPED_TRACE(c.mask.name + " head_dim " + std::to_string(c.head_dim) + " after " +
+                 std::to_string(margin) + " columns");
+    const Operands o = operands(c, margin);
     const int64_t rows = static_cast<int64_t>(c.mask.rows.size());
     const float scale = 1.f / std::sqrt(static_cast<float>(c.head_dim));
     const Reference expected =
@@ -203,6 +204,21 @@ TEST_P(Attention, MatchesTheReferenceForEveryMask) {
     const Tensor again = poisoned(dtype(), {rows, c.heads, c.head_dim});
     ops().attention(context_, o.q, o.k, o.v, o.intervals, scale, again, TensorView());
     EXPECT_TRUE(bits(again) == bits(out));
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Activations, Attention, testing::Values(DType::kF32, DType::kBf16),
+                         [](const auto& info) { return std::string(dtype_name(info.param)); });
+
+TEST_P(Attention, MatchesTheReferenceForEveryMask) {
+  for (const Case& c : cases()) {
+    for (const int64_t margin : {kMargin, int64_t{0}}) expect_forward(c, margin);
+  }
+}
+
+TEST_P(Attention, AFewRowsOfEveryUsualHeadMatchTheReference) {
+  for (const int64_t head_dim : {64, 96, 128}) {
+    expect_forward({causal({5, 20}), 2, 1, head_dim}, 0);
+    expect_forward({diagonal(9, 2), 2, 2, head_dim}, 0);
   }
 }
 
