@@ -216,6 +216,19 @@ class PrepareTest(unittest.TestCase):
             self.assertNotIn("tokenize ", out.getvalue())
             self.assertNotIn("percheron_prepare", out.getvalue())
 
+    def test_a_wrong_command_line_is_one_line_that_names_the_command_with_the_help(self) -> None:
+        given = ["--model", "m", "--input", "i", "--output", "o"]
+        for arguments, text in ((["prepare", *given, "--bogus", "--max-length", "3"], "unrecognized arguments: --bogus"),
+                                (["prepare", *given, "--max-length", "x"], "argument --max-length: must be a whole"),
+                                (["doctor"], "the following arguments are required"),
+                                (["regenerate", "--data", "d", "--out", "o"], "one of the arguments --target --server")):
+            err = io.StringIO()
+            with contextlib.redirect_stderr(err), self.assertRaises(SystemExit) as ended:
+                main(arguments)
+            self.assertEqual((ended.exception.code, err.getvalue().count("\n")), (2, 1), err.getvalue())
+            self.assertTrue(err.getvalue().startswith(f"error: {text}"), err.getvalue())
+            self.assertIn(f"percheron {arguments[0]} --help", err.getvalue())
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .command_line import (add_template_variables, bytes_of, limit_of, positive, share_of, values)
+from .command_line import (OneLineParser, add_template_variables, bytes_of, limit_of, positive, share_of, values)
 from .doctor import BAD_INPUT, EXIT_CODES, add_doctor, run_doctor
 from .failure import Failure, Interrupted
 from .loss_mask import Rows, Thinking
@@ -52,9 +52,18 @@ def too_long(text: str) -> str:
     return TooLong.REFUSE.value if text == "error" else text
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line. `tokenize` is not for people; the help does not show it."""
-    main_parser = argparse.ArgumentParser(prog="percheron")
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Reads the command line; ends the program where it is wrong, or asks for help."""
+    main_parser, commands = parsers()
+    args, unknown = main_parser.parse_known_args(arguments)
+    if unknown:  # Said by the command's own parser: its --help is the one that helps.
+        commands.choices[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
+
+
+def parsers() -> tuple[argparse.ArgumentParser, argparse._SubParsersAction[OneLineParser]]:
+    """The command line and its commands. `tokenize` is not for people; the help does not show it."""
+    main_parser = OneLineParser(prog="percheron")
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="prepare|doctor|regenerate")
     add_prepare(commands.add_parser(
         "prepare", help="make token shards with loss masks from chats in JSONL, JSON or Parquet",
@@ -69,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     tokenize = commands.add_parser("tokenize")
     tokenize.add_argument("--model", type=Path, required=True, help="Hugging Face model directory")
     add_template_variables(tokenize)
-    return main_parser
+    return main_parser, commands
 
 
 def add_prepare(make: argparse.ArgumentParser) -> None:
@@ -220,7 +229,7 @@ def run_tokenize(args: argparse.Namespace) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Expected failures are one line on standard error and exit code 1, of `doctor` 2."""
-    args = parser().parse_args(arguments)
+    args = parse(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # Paths and rows may hold what the terminal can't show.
     run = {"prepare": run_prepare, "doctor": run_doctor, "regenerate": run_regenerate,

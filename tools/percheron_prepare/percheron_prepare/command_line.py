@@ -5,9 +5,16 @@ import argparse
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong with the command line in one line, as the program's other commands do; not the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; {self.prog} --help lists the options\n")
 
 
 def values(kind: Any) -> list[str]:

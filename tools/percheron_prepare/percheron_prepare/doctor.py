@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from .command_line import add_template_variables, positive
+from .command_line import OneLineParser, add_template_variables, positive
 from .failure import Failure
 from .findings import Report
 from .model import Model, load_model
@@ -180,8 +180,8 @@ def shown_of_rows(source: Source, model: Model | None, options: Options) -> Iter
 
 def main(arguments: list[str] | None = None) -> int:
     """The command by itself."""
-    parser = argparse.ArgumentParser(prog="percheron doctor", description="Says what is wrong with a data set.",
-                                     epilog=EXIT_CODES)
+    parser = OneLineParser(prog="percheron doctor", description="Says what is wrong with a data set.",
+                           epilog=EXIT_CODES)
     add_doctor(parser)
     args = parser.parse_args(arguments)
     try:
