@@ -2,6 +2,13 @@
 regenerate` answers chats anew. `tokenize`, which other programs start, is their tokenizer."""
 from __future__ import annotations
 
+import signal
+
+# Ctrl-C while modules are loaded ends the program without a word, not with Python's stack.
+IS_PROGRAM = __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if IS_PROGRAM:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import datetime
 import io
@@ -247,5 +254,7 @@ def main(arguments: list[str] | None = None) -> int:
         return failed
 
 
+if IS_PROGRAM:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if __name__ == "__main__":
     sys.exit(main())
