@@ -156,9 +156,17 @@ class RegenerateTest(unittest.TestCase):
         self.assertEqual(self.command(data), 0, self.said)
 
     def test_no_row_regenerated_is_a_failure(self) -> None:
-        self.refused("none of 1 rows could be regenerated", self.scratch.rows([{"text": "x"}]))
+        data = self.scratch.rows([{"text": "x"}])
+        self.refused(f"none of 1 rows could be regenerated (1 text_row; {data}:1: text_row: a rendered chat", data)
         self.assertEqual((self.out.exists(), self.side()[0]["reason"]), (False, "text_row"))
-        self.refused("has no rows", self.scratch.rows([], "empty.jsonl"))
+        self.refused("has no rows; nothing was written", self.scratch.rows([], "empty.jsonl"))
+        self.assertFalse(Path(f"{self.out}.partial").exists())
+
+    def test_a_mended_command_is_not_refused_over_a_folder_without_a_row(self) -> None:
+        data = self.chats(3)
+        self.refused("the device burns", data, FAKE_FAIL_AFTER="0")
+        self.assertFalse(Path(f"{self.out}.partial").exists())
+        self.assertEqual(self.command(data, "--new-tokens", "3"), 0, self.said)
 
     def test_a_failing_device_ends_the_run_and_what_was_done_is_kept(self) -> None:
         data = self.chats(40)

@@ -77,7 +77,7 @@ class Regenerated:
             self.answers += entry["answers"]
         else:
             left_out = entry["rejected"]
-            why = f"{left_out['reason']}: {left_out['detail']}"
+            why = str(Rejected(left_out["reason"], left_out["detail"]))
             self.tally.reject(left_out["reason"], f"{path}:{left_out['line']}", why)
 
     def as_json(self) -> dict[str, Any]:
@@ -236,12 +236,14 @@ def regenerate(job: RegenerateJob, progress: Progress = lambda done: None) -> Re
             check_rejected(job, done)
             publish(job, work, journal, done, identity)
         except BaseException:
-            work.close()
+            # Without a row that is done the folder would only refuse a mended command.
+            work.close() if done.tally.read else work.remove()
             raise
         work.remove()
     if not done.rows:
-        raise Failure(f"none of {done.tally.read} rows could be regenerated ({reasons(done)}); {output.path} was not "
-                      f"written, and the rows are in {output.rejected}")
+        where, why = done.tally.first_rejected[done.tally.rejected.most_common(1)[0][0]]
+        raise Failure(f"none of {done.tally.read} rows could be regenerated ({reasons(done)}; {where}: {why}); "
+                      f"{output.path} was not written, and the rows are in {output.rejected}")
     return done
 
 

@@ -169,7 +169,8 @@ def run_regenerate(args: argparse.Namespace) -> int:
         done = regenerate(job, show)
         seconds = time.monotonic() - start
     except KeyboardInterrupt:
-        print(f"\ninterrupted; the same command goes on from what is in {output.work}", file=sys.stderr)
+        where = f"goes on from what is in {output.work}" if output.work.exists() else "begins anew: no row was done"
+        print(f"\ninterrupted; the same command {where}", file=sys.stderr)
         return 130
     finally:
         line.close()
