@@ -177,7 +177,7 @@ class HttpTransportTest(unittest.TestCase):
         broken = self.serve(lambda handler: handler.wfile.write(b"no http\r\n\r\n"))
         with self.assertRaises(NoReply):
             http_transport(5.0)(broken, b"", {})
-        with self.assertRaises(NoReply):
+        with self.assertRaisesRegex(NoReply, "^Connection refused$"):
             http_transport(5.0)("http://127.0.0.1:1/", b"", {})
 
 

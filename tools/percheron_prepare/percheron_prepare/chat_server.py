@@ -64,8 +64,16 @@ def http_transport(timeout_s: float) -> Transport:
         except TimeoutError as error:  # While connecting it comes as a URLError.
             raise TimedOut(f"no answer within {timeout_s:g} s") from error
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an answer that is no HTTP
-            raise NoReply(f"{type(error).__name__}: {getattr(error, 'reason', error)}") from error
+            raise NoReply(what_failed(error)) from error
     return send
+
+
+def what_failed(error: Exception) -> str:
+    """For people: what the system says, without Python's names where it says something."""
+    cause = getattr(error, "reason", error)
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror
+    return str(cause) or type(error).__name__
 
 
 def seconds_of(text: str | None) -> float:
@@ -165,8 +173,8 @@ class ChatServer:
             if reply.status not in TRY_AGAIN:
                 return reply
         if reply is None:
-            raise Failure(f"{url} can't be reached in {self._options.tries_max} tries: {lost}; what is done is kept, "
-                          "and the same command goes on from there")
+            raise Failure(f"{url} can't be reached in {self._options.tries_max} tries: {lost}; check --server; what is "
+                          "done is kept, and the same command goes on from there")
         return reply
 
 
