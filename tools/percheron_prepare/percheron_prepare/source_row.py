@@ -20,6 +20,13 @@ class Rejected(Exception):
         self.detail = detail
 
 
+def json_kind(value: Any) -> str:
+    """What JSON calls a value that is no object."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return {str: "string", list: "array"}.get(type(value), "number")
+
+
 def unusable_text(error: RecursionError | UnicodeError) -> Rejected:
     """What a row is refused with that is nested too deep, or holds text that is no Unicode."""
     return Rejected("nested_too_deep" if isinstance(error, RecursionError) else "bad_text", str(error))
@@ -58,7 +65,7 @@ class SourceRow:
             reason = "bad_json" if self.is_ended else "cut_last_line"
             raise Rejected(reason, f"{error}, the row begins at byte {self.byte_offset}") from error
         if not isinstance(value, dict):
-            raise Rejected("not_an_object", f"a JSON {type(value).__name__}")
+            raise Rejected("not_an_object", f"a JSON {json_kind(value)}")
         if "\\ud" not in text and "\\uD" not in text:
             return value, False
         repaired = replace_surrogates(value)
