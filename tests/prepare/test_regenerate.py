@@ -166,7 +166,11 @@ class RegenerateTest(unittest.TestCase):
         data = self.chats(3)
         self.refused("the device burns", data, FAKE_FAIL_AFTER="0")
         self.assertFalse(Path(f"{self.out}.partial").exists())
-        self.assertEqual(self.command(data, "--new-tokens", "3"), 0, self.said)
+        self.refused("the device burns", self.chats(40), FAKE_FAIL_AFTER="30")
+        with mock.patch("percheron_prepare.regenerate.AnswerJournal", side_effect=OSError(5, "Input/output error")):
+            self.refused("Input/output error", self.chats(40))
+        self.assertEqual(self.command(self.chats(40)), 0, self.said)
+        self.assertRegex(self.said, r"\d+ of the rows were done by an interrupted run before")
 
     def test_a_failing_device_ends_the_run_and_what_was_done_is_kept(self) -> None:
         data = self.chats(40)

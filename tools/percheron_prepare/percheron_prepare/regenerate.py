@@ -236,8 +236,11 @@ def regenerate(job: RegenerateJob, progress: Progress = lambda done: None) -> Re
             check_rejected(job, done)
             publish(job, work, journal, done, identity)
         except BaseException:
-            # Without a row that is done the folder would only refuse a mended command.
-            work.close() if done.tally.read else work.remove()
+            # A folder of this run's own without a row would only refuse a mended command. One that was there is kept:
+            # its rows may be unread so far.
+            if work.state is None and not done.tally.read:
+                work.remove()
+            work.close()
             raise
         work.remove()
     if not done.rows:
