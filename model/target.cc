@@ -34,6 +34,8 @@ class HfTarget final : public Target {
   DType compute_dtype() const override { return compute_dtype_; }
   Status forward(Context& context, const PackedSequences& rows, KvCache* cache, TensorView captured,
                  TensorView last) override;
+  Result<std::vector<float>> all_states(Context& context, const PackedSequences& rows,
+                                        std::span<const int32_t> wanted) override;
   void logits(Context& context, ConstTensorView last, TensorView logits) override;
   void top1(Context& context, ConstTensorView last, TensorView out) override;
   ConstTensorView embedding() const override { return embedding_; }
@@ -42,6 +44,17 @@ class HfTarget final : public Target {
   Result<HostWeight> layer_weight(int64_t layer, const std::string& name) const override;
 
  private:
+  // What one pass needs on the device, with the host arrays that must outlive their copies.
+  struct Pass {
+    RowPlan plan;
+    LayerRows rows;
+    std::map<int64_t, ConstTensorView> intervals;  // by window
+    TensorView ids;                                // I32 [T]
+  };
+  /// Takes from the arena what lasts for the pass.
+  Result<Pass> prepare(Context& context, const PackedSequences& rows, KvCache* cache);
+  void run_layer(Context& context, const TransformerLayer& layer, int64_t index, Pass& pass,
+                 TensorView x) const;
   Status check_outputs(int64_t rows, const KvCache* cache, const TensorView& captured,
                        const TensorView& last) const;
   Result<Tensor> load_table(Context& context, const std::string& name) const;
@@ -174,9 +187,70 @@ Status HfTarget::forward(Context& context, const PackedSequences& rows, KvCache*
   const int64_t count = static_cast<int64_t>(rows.token_ids.size());
   PERCHERON_CHECK(!layers_.empty(), "the target's layers are loaded before it runs");
   PERCHERON_RETURN_IF_ERROR(check_outputs(count, cache, captured, last));
-  PERCHERON_ASSIGN_OR_RETURN(RowPlan plan,
-                             plan_rows(rows, config_.vocab_size, cache, config_.sliding_window));
+  Arena::Scope scope(context.arena);
+  PERCHERON_ASSIGN_OR_RETURN(Pass pass, prepare(context, rows, cache));
   if (count == 0) return ok_status();
+  const TensorView x = last.present() && last.contiguous()
+                           ? last
+                           : context.arena.take(DType::kF32, {count, config_.hidden_size});
+  context.device.ops().gather_rows(context, embedding_, pass.ids, x);
+  capture(context, 0, x, captured);
+  const int64_t layers = layers_to_run(cache, last);
+  for (int64_t i = 0; i < layers; ++i) {
+    run_layer(context, layers_[static_cast<size_t>(i)], i, pass, x);
+    capture(context, i + 1, x, captured);
+  }
+  if (last.present() && last.data() != x.data()) context.device.ops().copy(context, x, last);
+  // The plan's host arrays must outlive their copies.
+  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  for (size_t d = 0; d < rows.cache_slots.size(); ++d) {
+    cache->used[static_cast<size_t>(rows.cache_slots[d])] = pass.plan.lengths[d];
+  }
+  return ok_status();
+}
+
+Result<std::vector<float>> HfTarget::all_states(Context& context, const PackedSequences& rows,
+                                                std::span<const int32_t> wanted) {
+  const int64_t count = static_cast<int64_t>(rows.token_ids.size());
+  const auto hidden = static_cast<size_t>(config_.hidden_size);
+  const auto states = static_cast<size_t>(config_.num_hidden_layers) + 1;
+  std::vector<float> result(wanted.size() * states * hidden);
+  if (count == 0) return result;
+  Arena::Scope scope(context.arena);
+  PERCHERON_ASSIGN_OR_RETURN(Pass pass, prepare(context, rows, nullptr));
+  const TensorView x = context.arena.take(DType::kF32, {count, config_.hidden_size});
+  context.device.ops().gather_rows(context, embedding_, pass.ids, x);
+  std::vector<float> state(static_cast<size_t>(x.elements()));
+  for (size_t j = 0; j < states; ++j) {
+    context.device.copy_bytes(context.stream, state.data(), x.data(), x.bytes());
+    PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+    for (size_t r = 0; r < wanted.size(); ++r) {
+      std::copy_n(state.data() + static_cast<size_t>(wanted[r]) * hidden, hidden,
+                  result.data() + (r * states + j) * hidden);
+    }
+    if (j + 1 == states) break;
+    const auto index = static_cast<int64_t>(j);
+    if (!layers_.empty()) {
+      run_layer(context, layers_[j], index, pass, x);
+      continue;
+    }
+    PERCHERON_ASSIGN_OR_RETURN(
+        const TransformerLayer layer,
+        TransformerLayer::load(context, config_, index, weights_, options_.compute_dtype));
+    run_layer(context, layer, index, pass, x);
+    PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());  // before its weights are freed
+  }
+  return result;
+}
+
+Result<HfTarget::Pass> HfTarget::prepare(Context& context, const PackedSequences& rows,
+                                         KvCache* cache) {
+  const int64_t count = static_cast<int64_t>(rows.token_ids.size());
+  Pass pass;
+  PERCHERON_ASSIGN_OR_RETURN(pass.plan,
+                             plan_rows(rows, config_.vocab_size, cache, config_.sliding_window));
+  if (count == 0) return pass;
+  RowPlan& plan = pass.plan;
   const bool dynamic = config_.rope.type == RopeType::kDynamic;
   const int64_t longest = *std::max_element(plan.lengths.begin(), plan.lengths.end());
   if (dynamic && cache != nullptr && longest > config_.max_position_embeddings) {
@@ -185,43 +259,27 @@ Status HfTarget::forward(Context& context, const PackedSequences& rows, KvCache*
         "cached keys would turn at every token, so generation stops there",
         longest, config_.max_position_embeddings));
   }
-
-  Arena::Scope scope(context.arena);
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<int32_t> first_rows,
                              rope_.reserve_documents(context, plan.lengths));
   for (size_t n = 0; n < plan.positions.size(); ++n) {
     plan.positions[n] += first_rows[static_cast<size_t>(plan.sequence[n])];
   }
-  LayerRows layer_rows;
-  layer_rows.rope_rows = upload(context, plan.positions, {count});
-  layer_rows.cos = rope_.cos();
-  layer_rows.sin = rope_.sin();
-  layer_rows.cache = cache;
-  layer_rows.cache_runs = plan.cache_runs;
-  std::map<int64_t, ConstTensorView> intervals;
+  pass.rows.rope_rows = upload(context, plan.positions, {count});
+  pass.rows.cos = rope_.cos();
+  pass.rows.sin = rope_.sin();
+  pass.rows.cache = cache;
+  pass.rows.cache_runs = plan.cache_runs;
   for (const auto& [window, values] : plan.intervals) {
-    intervals[window] = upload(context, values, {count, 4});
+    pass.intervals[window] = upload(context, values, {count, 4});
   }
+  pass.ids = upload(context, rows.token_ids, {count});
+  return pass;
+}
 
-  const TensorView x = last.present() && last.contiguous()
-                           ? last
-                           : context.arena.take(DType::kF32, {count, config_.hidden_size});
-  const TensorView ids = upload(context, rows.token_ids, {count});
-  context.device.ops().gather_rows(context, embedding_, ids, x);
-  capture(context, 0, x, captured);
-  const int64_t layers = layers_to_run(cache, last);
-  for (int64_t i = 0; i < layers; ++i) {
-    layer_rows.intervals = intervals[config_.sliding_window[static_cast<size_t>(i)]];
-    layers_[static_cast<size_t>(i)].forward(context, layer_rows, x);
-    capture(context, i + 1, x, captured);
-  }
-  if (last.present() && last.data() != x.data()) context.device.ops().copy(context, x, last);
-  // The plan's host arrays must outlive their copies.
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
-  for (size_t d = 0; d < rows.cache_slots.size(); ++d) {
-    cache->used[static_cast<size_t>(rows.cache_slots[d])] = plan.lengths[d];
-  }
-  return ok_status();
+void HfTarget::run_layer(Context& context, const TransformerLayer& layer, int64_t index, Pass& pass,
+                         TensorView x) const {
+  pass.rows.intervals = pass.intervals[config_.sliding_window[static_cast<size_t>(index)]];
+  layer.forward(context, pass.rows, x);
 }
 
 void HfTarget::logits(Context& context, ConstTensorView last, TensorView logits) {

@@ -89,6 +89,11 @@ class Target {
   /// After an error the cache is as before.
   virtual Status forward(Context& context, const PackedSequences& rows, KvCache* cache,
                          TensorView captured, TensorView last) = 0;
+  /// Every state of the rows `wanted` of a pass without a cache, in host memory: [R, layers + 1, H]
+  /// f32, state j in slot j. Layers that aren't loaded are loaded one at a time and freed again.
+  /// Errors as load_layers() and forward().
+  virtual Result<std::vector<float>> all_states(Context& context, const PackedSequences& rows,
+                                                std::span<const int32_t> wanted) = 0;
   /// logits [R, V] f32 of rows of `last` [R, H] (final norm and head applied).
   virtual void logits(Context& context, ConstTensorView last, TensorView logits) = 0;
   /// Greedy next token of each row, in chunks that never hold all logits. out: I32 [R] on the

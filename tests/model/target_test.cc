@@ -82,6 +82,36 @@ TEST(Target, CaptureJIsTheStreamAfterLayerJ) {
   EXPECT_EQ(states[4 * 32], sums[4]);
 }
 
+TEST(Target, AllStatesAreThoseThatAreCapturedWithOrWithoutLayersInMemory) {
+  TestDevice device;
+  const std::string directory = make_toy_model(3).write(fresh_directory("model"));
+  const Documents documents = {random_tokens(1, 9, 97), random_tokens(2, 5, 97)};
+  TargetOptions options = f32_options({0, 1, 2, 3, 4});
+  const auto loaded = load_target(device, directory, options);
+  options.layers = false;
+  const auto without = load_target(device, directory, options);
+  const std::vector<float> expected = captured_states(device, *loaded, documents);
+  PackedSequences rows;
+  rows.offsets = {0, 9, 14};
+  for (const auto& tokens : documents) {
+    rows.token_ids.insert(rows.token_ids.end(), tokens.begin(), tokens.end());
+  }
+  const int32_t wanted[] = {0, 3, 9, 13};
+  for (Target* target : {loaded.get(), without.get()}) {
+    const auto states = target->all_states(device.context(), rows, wanted);
+    ASSERT_TRUE(states.ok()) << states.status().message();
+    ASSERT_EQ(states->size(), 4u * 5 * 32);
+    for (size_t r = 0; r < 4; ++r) {
+      for (size_t i = 0; i < 5 * 32; ++i) {
+        EXPECT_EQ((*states)[r * 5 * 32 + i], expected[static_cast<size_t>(wanted[r]) * 5 * 32 + i]);
+      }
+    }
+  }
+  rows.token_ids[2] = 97;
+  EXPECT_EQ(without->all_states(device.context(), rows, wanted).status().code(),
+            StatusCode::kInvalidArgument);
+}
+
 // speculators#279: rows of a batch that get each other's states.
 TEST(Target, EveryRowCarriesItsOwnToken) {
   TestDevice device;
