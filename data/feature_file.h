@@ -67,6 +67,13 @@ class FeatureFile {
   bool ours_ = false, has_last_ = false;
 };
 
+/// Element `i` of states of F32, BF16 or F16.
+inline float float_at(const ConstTensorView& states, int64_t i) {
+  if (states.dtype() == DType::kF32) return states.as<float>()[i];
+  const uint16_t bits = states.as<uint16_t>()[i];
+  return states.dtype() == DType::kBf16 ? float_from_bf16(bits) : float_from_f16(bits);
+}
+
 /// The name of the file of one sample: "hs_12.safetensors".
 std::string sample_file_name(uint64_t sample);
 /// The name of a shard: "features-00012.safetensors".

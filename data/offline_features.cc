@@ -10,8 +10,6 @@
 namespace percheron {
 namespace {
 
-// Files of one sample that are looked into before training, of each directory.
-constexpr size_t kProbesMax = 8;
 // Unusable samples that are told one by one.
 constexpr int64_t kWarningsMax = 20;
 
@@ -19,12 +17,6 @@ std::span<const uint32_t> tokens_of(const MicroBatch& batch, int32_t document) {
   const auto begin = static_cast<size_t>(batch.offsets[static_cast<size_t>(document)]);
   const auto end = static_cast<size_t>(batch.offsets[static_cast<size_t>(document) + 1]);
   return std::span(batch.token_ids).subspan(begin, end - begin);
-}
-
-float value_at(const ConstTensorView& states, int64_t i) {
-  if (states.dtype() == DType::kF32) return states.as<float>()[i];
-  const uint16_t bits = states.as<uint16_t>()[i];
-  return states.dtype() == DType::kBf16 ? float_from_bf16(bits) : float_from_f16(bits);
 }
 
 void put_value(float value, DType dtype, std::byte* out, int64_t i) {
@@ -139,41 +131,6 @@ Status OfflineFeatures::add_shard(uint32_t directory, const std::string& path) {
     if (sample >= 0) places_.insert({static_cast<uint64_t>(sample), {directory, shard, d}});
   }
   return ok_status();
-}
-
-Status OfflineFeatures::probe(uint32_t directory, const TokenDataset& train,
-                              const SampleSelection& selection) {
-  std::vector<size_t> here;
-  for (size_t i = 0; i < selection.samples.size(); ++i) {
-    const auto place = places_.find(selection.samples[i]);
-    if (place != places_.end() && place->second.directory == directory) here.push_back(i);
-  }
-  const std::string& path = directories_[directory].path;
-  if (here.empty()) {
-    // Everything that it has may lie in a directory before it.
-    if (directory > 0) return ok_status();
-    return invalid_argument(path + " holds features of no sample that the run trains on");
-  }
-  const size_t probes = std::min(kProbesMax, here.size());
-  int64_t found = 0;
-  std::string first;
-  for (size_t p = 0; p < probes; ++p) {
-    const size_t i = here[p * here.size() / probes];
-    const uint32_t sample = selection.samples[i];
-    PERCHERON_ASSIGN_OR_RETURN(
-        const Look seen,
-        look(sample, train.tokens(sample).first(static_cast<size_t>(selection.lengths[i]))));
-    if (seen.verdict == Verdict::kFound || seen.verdict == Verdict::kTooShort) {
-      ++found;
-      directories_[directory].row_bytes = seen.file->slots() * seen.file->hidden_size() *
-                                          static_cast<int64_t>(dtype_bytes(seen.file->dtype()));
-    } else if (first.empty()) {
-      first = seen.why;
-    }
-  }
-  if (found > 0) return ok_status();
-  return invalid_argument(path + ": none of " + std::to_string(probes) +
-                          " samples that were looked at can be used; " + first);
 }
 
 void OfflineFeatures::measure(const SampleSelection& selection) {
@@ -304,8 +261,8 @@ float OfflineFeatures::value(const Look& look, const ConstTensorView& states, in
   const std::vector<int64_t>& slots = look.slots->slots;
   const int64_t at = (row * states.dim(1) + slots[slot]) * states.dim(2) + channel;
   const bool divide = look.slots->divide_last && slot + 1 == slots.size() && !inverse_norm_.empty();
-  return divide ? value_at(states, at) * inverse_norm_[static_cast<size_t>(channel)]
-                : value_at(states, at);
+  return divide ? float_at(states, at) * inverse_norm_[static_cast<size_t>(channel)]
+                : float_at(states, at);
 }
 
 // A finite f32 may be beyond bf16's largest number.

@@ -41,7 +41,29 @@ struct OfflineCoverage {
   int64_t samples = 0;      // that the run trains on
   int64_t found = 0;        // of these, in files that are long enough
   uint64_t file_bytes = 0;  // of the run's rows in them
+  int64_t peer_rows = 0;    // on which is checked what peers' files are stated to hold
   int64_t missing() const { return samples - found; }
+};
+
+/// A slot of a peer's file: what it is stated to be, and what it holds.
+struct PeerSlot {
+  int64_t slot = 0;           // of the file
+  int64_t state = 0;          // as in drafter.capture; the target's layers + 1: the last, normed
+  bool from_last = false;     // stated by features.from_last
+  std::vector<float> values;  // [rows, H] as they lie there
+};
+
+/// The first rows of a sample in a peer's file.
+struct PeerExcerpt {
+  std::string path;
+  std::vector<int32_t> tokens;  // to run the target over, so that the rows get their states
+  int64_t rows = 0;             // of the first tokens
+  std::vector<PeerSlot> slots;  // those that the run reads, in its order
+};
+
+/// Excerpts of a directory with files that don't say what their slots hold; at least one.
+struct PeerFiles {
+  std::vector<PeerExcerpt> excerpts;
 };
 
 /// Counted by sample, each time that one was wanted.
@@ -82,6 +104,9 @@ class OfflineFeatures {
   Status set_final_norm(std::span<const float> weight);
 
   const OfflineCoverage& coverage() const { return coverage_; }
+  /// What shows whether peers' files hold the states that they are stated to hold: a few rows of
+  /// each directory that has some. Empty without peers' files.
+  const std::vector<PeerFiles>& peer_files() const { return peer_files_; }
   /// Copies what lies there of `batch`. kFailedPrecondition as open(), for a file that it did not
   /// look into.
   Result<TakenFeatures> take(const MicroBatch& batch);
@@ -111,12 +136,20 @@ class OfflineFeatures {
     int64_t document = 0;
     const SlotMap* slots = nullptr;
   };
+  struct Probe {
+    uint32_t sample = 0;
+    int64_t length = 0;  // that the run trains on
+    Look look;
+  };
 
   OfflineFeatures(FileSystem& files, OfflineOptions options);
   Status add_directory(const std::string& path);
   Status add_shard(uint32_t directory, const std::string& path);
   Status state_peer_slots();
   Status probe(uint32_t directory, const TokenDataset& train, const SampleSelection& selection);
+  /// Of a peer's file that was looked into, at most `rows_max` rows.
+  PeerExcerpt excerpt(const Look& look, std::span<const uint32_t> tokens, int64_t rows_max) const;
+  void keep_excerpts(std::vector<Probe> probes, const TokenDataset& train);
   void measure(const SampleSelection& selection);
   Result<Look> look(uint64_t sample, std::span<const uint32_t> tokens) const;
   Result<const SlotMap*> slots_of(const FeatureFile& file) const;
@@ -137,6 +170,7 @@ class OfflineFeatures {
   SlotMap own_slots_, own_slots_with_last_, peer_slots_;
   std::vector<float> inverse_norm_;  // [H] or empty
   OfflineCoverage coverage_;
+  std::vector<PeerFiles> peer_files_;
   mutable std::mutex mutex_;
   OfflineCounters counters_;
 };

@@ -383,6 +383,40 @@ TEST_F(OfflineFeaturesTest, SlotsAreFoundByTheStateTheyHold) {
   }
 }
 
+TEST_F(OfflineFeaturesTest, PeersFilesAreShownByAFewRowsAsTheyLieThere) {
+  for (uint64_t sample = 0; sample < rows_.size(); ++sample) {
+    ASSERT_TRUE(PeerFile(sample, rows_[sample].tokens).write(files_, path_of(sample)).ok());
+  }
+  state_peer_slots({1, 2}, LastSlot::kAfterNorm);
+  for (const bool whole : {false, true}) {
+    options_.whole_samples_only = whole;
+    auto offline = open();
+    ASSERT_TRUE(offline.ok()) << offline.status().message();
+    ASSERT_EQ((*offline)->peer_files().size(), 1u);
+    int64_t rows = 0;
+    for (const PeerExcerpt& excerpt : (*offline)->peer_files()[0].excerpts) {
+      rows += excerpt.rows;
+      const auto sample = static_cast<uint64_t>(
+          sample_of_file(excerpt.path.substr(excerpt.path.find_last_of('/') + 1)));
+      EXPECT_EQ(static_cast<int64_t>(excerpt.tokens.size()),
+                whole ? kLengths[sample] : excerpt.rows);
+      ASSERT_EQ(excerpt.slots.size(), 3u);
+      for (int64_t slot = 0; slot < 3; ++slot) {
+        const PeerSlot& shown = excerpt.slots[static_cast<size_t>(slot)];
+        EXPECT_EQ(shown.slot, slot);
+        EXPECT_EQ(shown.state, slot < 2 ? slot + 1 : options_.target_layers + 1);
+        EXPECT_EQ(shown.from_last, slot == 2);
+        for (int64_t i = 0; i < excerpt.rows * kHidden; ++i) {
+          EXPECT_EQ(shown.values[static_cast<size_t>(i)],
+                    state(sample, i / kHidden, slot, i % kHidden));
+        }
+      }
+    }
+    EXPECT_EQ(rows, 16);
+    EXPECT_EQ((*offline)->coverage().peer_rows, 16);
+  }
+}
+
 TEST_F(OfflineFeaturesTest, StatesAfterTheNormAreDividedByItsWeight) {
   ASSERT_TRUE(PeerFile(3, rows_[3].tokens).write(files_, path_of(3)).ok());
   state_peer_slots({1, 2}, LastSlot::kAfterNorm);
