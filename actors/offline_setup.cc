@@ -85,9 +85,20 @@ std::string coverage_text(const RunSetup& setup, const OfflineCoverage& coverage
       fmt::format("{} of {} samples lie in {} ({}), {} are computed", count(coverage.found),
                   count(coverage.samples), fmt::join(from.begin(), from.end(), ", "),
                   format_bytes(coverage.file_bytes), count(coverage.missing()));
+  const bool checked = coverage.peer_rows > 0;
+  if (checked) {
+    text += fmt::format(
+        "; before the first step the target runs over {} of their rows, to check that the slots "
+        "hold what features.from_capture and features.from_last say",
+        count(coverage.peer_rows));
+  }
   if (coverage.missing() == 0) {
-    text += setup.data.held_out ? "; the target runs over held-out samples only"
-                                : "; the target's layers are not loaded unless a file fails";
+    if (setup.data.held_out) {
+      text += fmt::format("; the target {}runs over held-out samples only", checked ? "then " : "");
+    } else {
+      text += fmt::format("; the target's layers are not {} unless a file fails",
+                          checked ? "kept" : "loaded");
+    }
   }
   return text;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "actors/batch_source.h"
+#include "actors/offline_check.h"
 #include "actors/offline_setup.h"
 #include "actors/setting_notes.h"
 #include "actors/step_trainer.h"
@@ -98,6 +99,10 @@ Status count_memory(const std::shared_ptr<const RunSetup>& setup, FileSystem& fi
   if (offline) plan.offline = offline->coverage();
   if (target_must_run(*setup, offline.get())) {
     PERCHERON_RETURN_IF_ERROR(target->load_layers(device->context()));
+  }
+  if (offline && !offline->peer_files().empty()) {
+    PERCHERON_RETURN_IF_ERROR(
+        live_states(device->context(), *target, offline->peer_files()).status());
   }
   const MicroBatch batch =
       largest_batch(batches, 0, EpochPlan::make(data.selection, data.options, 0));

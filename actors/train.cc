@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/offline_check.h"
 #include "actors/offline_feature_maker.h"
 #include "actors/offline_setup.h"
 #include "actors/run_fingerprint.h"
@@ -72,6 +73,20 @@ Status load_targets(RunParts& parts) {
   return ok_status();
 }
 
+/// Refuses peers' files whose slots are not the states that they are stated to be, before anything
+/// learns from them.
+Status check_peers(RunParts& parts, RunObserver& observer) {
+  const std::vector<PeerFiles>& files = parts.offline->peer_files();
+  if (files.empty()) return ok_status();
+  const DeviceId id = parts.setup->placement.targets.front();
+  Target& target = *parts.models.at(id);
+  return worker_of(parts, id)->run([&](Context& context) -> Status {
+    PERCHERON_ASSIGN_OR_RETURN(const std::string text, check_peer_states(context, target, files));
+    observer.on_event("features: " + text);
+    return ok_status();
+  });
+}
+
 /// Looks at the files of features and loads the targets' layers where they are needed all the same.
 Status open_offline(RunParts& parts, const std::string& target_hash, RunObserver& observer) {
   const RunSetup& setup = *parts.setup;
@@ -87,7 +102,7 @@ Status open_offline(RunParts& parts, const std::string& target_hash, RunObserver
       return must_run ? target.load_layers(context) : ok_status();
     }));
   }
-  return ok_status();
+  return check_peers(parts, observer);
 }
 
 Status open_cache(RunParts& parts, const Fingerprint& fingerprint) {

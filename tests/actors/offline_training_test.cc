@@ -21,18 +21,6 @@ using ::testing::Not;
 
 constexpr double kLossTolerance = 1e-6;
 
-std::string captured(const proto::Run& run, const std::string& name,
-                     CaptureLayout layout = CaptureLayout::kSamples) {
-  CaptureOptions options;
-  options.directory = no_directory(name);
-  options.layout = layout;
-  options.shard_bytes = 40'000;
-  RecordingCapture observer;
-  const auto summary = capture_tiny(run, options, observer);
-  EXPECT_TRUE(summary.ok()) << summary.status().message();
-  return options.directory;
-}
-
 /// A run's losses, and what it said.
 struct Trained {
   RecordingObserver observer;
@@ -258,44 +246,12 @@ TEST(OfflineSetup, CaptureForDflashWithTheLastStateServesEagle3Too) {
   }
 }
 
-/// The captured files as another engine would have written them: no metadata, no top-1 ids, and
-/// where `norm` is given, the last slot after the final norm.
-std::string peers_files(const std::string& from, const std::string& name,
-                        const std::vector<float>& norm, DType dtype) {
-  const std::string directory = no_directory(name);
-  EXPECT_TRUE(system_files().create_directories(directory).ok());
-  const std::vector<std::string> names = system_files().list(from).value();
-  for (const std::string& file : names) {
-    if (sample_of_file(file) < 0) continue;
-    const auto own = SafetensorsFile::open(system_files(), join_path(from, file)).value();
-    const ConstTensorView states = own.tensor("hidden_states").value();
-    const int64_t rows = states.dim(0), slots = states.dim(1), hidden = states.dim(2);
-    std::vector<float> values(states.as<float>(), states.as<float>() + states.elements());
-    for (int64_t row = 0; row < rows && !norm.empty(); ++row) {
-      float* last = values.data() + (row * slots + slots - 1) * hidden;
-      double squares = 0;
-      for (int64_t c = 0; c < hidden; ++c) squares += last[c] * last[c];
-      const auto scale = static_cast<float>(1 / std::sqrt(squares / hidden + 1e-6));
-      for (int64_t c = 0; c < hidden; ++c) last[c] *= scale * norm[static_cast<size_t>(c)];
-    }
-    std::vector<uint16_t> bits;
-    for (const float value : values) bits.push_back(bf16_from_float(value));
-    const void* data = dtype == DType::kBf16 ? static_cast<const void*>(bits.data())
-                                             : static_cast<const void*>(values.data());
-    const NamedTensor tensors[] = {
-        {"hidden_states", ConstTensorView(data, dtype, {rows, slots, hidden})},
-        {"token_ids", own.tensor("token_ids").value()}};
-    EXPECT_TRUE(write_safetensors(system_files(), join_path(directory, file), tensors, {}).ok());
-  }
-  return directory;
-}
-
 TEST(OfflineSetup, PeersFilesTrainAsTheLiveTargetOnceTheirSlotsAreStated) {
   proto::Run run = make_tiny_run("peer", {.epochs = 2});
   const auto live = trained(run, "peer_live");
   const std::string own = captured(run, "peer_own");
   proto::Run peer = run;
-  peer.mutable_features()->add_from(peers_files(own, "peer_files", {}, DType::kF32));
+  peer.mutable_features()->add_from(peers_files(own, "peer_files", DType::kF32));
   RecordingObserver observer;
   EXPECT_THAT(train_tiny(peer, observer).status().message(), HasSubstr("features.from_capture"));
   for (const int64_t state : {1, 2, 3}) peer.mutable_features()->add_from_capture(state);
@@ -312,7 +268,8 @@ TEST(OfflineSetup, PeersStatesAfterTheNormTeachTheSame) {
   const auto live = trained(run, "peer_norm_live");
   const auto norm = make_toy_model(7).tensors.at("model.norm.weight");
   const std::string own = captured(run, "peer_norm_own");
-  run.mutable_features()->add_from(peers_files(own, "peer_norm_files", norm, DType::kF32));
+  run.mutable_features()->add_from(
+      peers_files(own, "peer_norm_files", DType::kF32, after_norm(norm)));
   for (const int64_t state : {1, 2, 3}) run.mutable_features()->add_from_capture(state);
   run.mutable_features()->set_from_last(proto::Features::AFTER_NORM);
   const auto files = trained(run, "peer_norm_from_files");
@@ -325,7 +282,7 @@ TEST(OfflineSetup, PeersBf16TrainsAsTheRunsBf16) {
   const std::string own = captured(run, "peer_bf16_own");
   run.mutable_features()->set_dtype(proto::Features::BF16);
   const auto live = trained(run, "peer_bf16_live");
-  run.mutable_features()->add_from(peers_files(own, "peer_bf16_files", {}, DType::kBf16));
+  run.mutable_features()->add_from(peers_files(own, "peer_bf16_files", DType::kBf16));
   for (const int64_t state : {1, 2, 3}) run.mutable_features()->add_from_capture(state);
   const auto files = trained(run, "peer_bf16_from_files");
   expect_same_losses(*live, *files, kLossTolerance);
