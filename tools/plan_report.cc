@@ -53,14 +53,14 @@ std::string packing_text(const PackingArithmetic& packing, int64_t token_budget)
 std::string orders_table(const PlanReport& report) {
   std::string out = fmt::format(
       "\nepochs of at most {} tokens a micro-batch, padded ones of at most {} samples, {} buckets; "
-      "{} {}\n{:<10}{:>22}{:>24}{:>24}{:>9}{:>26}{:>25}\n",
+      "{} {}\n{:<10}  {:>20}  {:>24}  {:>24}  {:>7}  {:>27}  {:>23}\n",
       count(report.options.token_budget), count(report.options.batch_samples_max),
       report.options.buckets, report.seeds.count, report.seeds.count == 1 ? "seed" : "seeds",
       "order", "micro-batches", "efficiency", "budget filled", "samples", "pairs that meet again",
       "length mix of a step");
   for (const EpochOrderSimulation& order : report.orders) {
     out += fmt::format(
-        "{:<10}{:>22}{:>24}{:>24}{:>9.1f}{:>26}{:>25}\n", epoch_order_name(order.order),
+        "{:<10}  {:>20}  {:>24}  {:>24}  {:>7.1f}  {:>27}  {:>23}\n", epoch_order_name(order.order),
         number(order.micro_batches), percent(order.efficiency, 2), percent(order.fill, 2),
         order.samples_per_batch.mean(), percent(order.met_again, 3), percent(order.length_mix, 1));
   }

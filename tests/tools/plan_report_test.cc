@@ -81,6 +81,20 @@ TEST(PlanReport, ShowsPackingAndOrdersOfLengths) {
   EXPECT_EQ(plan_json(report)["packing"]["batches_of_samples"], 2);
 }
 
+TEST(PlanReport, ColumnsStandApartWhereSeedsDiffer) {
+  PlanReport report;
+  report.options.order = EpochOrder::kShuffled;
+  report.options.token_budget = 1024;
+  report.seeds = {42, 5};
+  const auto selection = select_samples(
+      std::vector<int32_t>{136, 93, 239, 240, 241, 239, 150, 241, 251, 238, 190, 242},
+      report.options);
+  report.orders.push_back(simulate_epoch_order(*selection, report.options, 1, report.seeds));
+  ASSERT_GE(report.orders[0].met_again.least(), 0.1);  // five characters, the widest
+  EXPECT_THAT(plan_report(report),
+              testing::ContainsRegex("  4\\.0  [0-9.]+ % \\([0-9.]+ - [0-9.]+\\)"));
+}
+
 TEST(BucketReport, StandsBesideThePublishedFigures) {
   const auto comparison =
       compare_buckets(stand_in_lengths(), BatchLimits{49152, 64}, 6, {1000, 8192}, 42);
