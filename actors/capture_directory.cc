@@ -139,9 +139,10 @@ Result<bool> CaptureDirectory::check() const {
                                "': give a new directory");
   PERCHERON_ASSIGN_OR_RETURN(const auto lines, json_get<std::string>(set, "settings", file));
   PERCHERON_ASSIGN_OR_RETURN(const Fingerprint saved, Fingerprint::parse(lines, file));
-  PERCHERON_RETURN_IF_ERROR(
-      compare_fingerprints(saved, "the capture in " + path_, settings_, "this one"));
-  return true;
+  const Status same = compare_fingerprints(saved, "the capture in " + path_, settings_, "this one");
+  if (same.ok()) return true;
+  return failed_precondition(std::string(same.message()) +
+                             ": give the same to go on, or a new directory");
 }
 
 Status CaptureDirectory::finish(int64_t samples, int64_t left_out, int64_t not_finite) {

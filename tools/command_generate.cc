@@ -66,7 +66,18 @@ Status write_answers(const GenerateCommandOptions& options, LazyTokenizer& token
                              : write_text_atomically(system_files(), options.out, lines);
 }
 
+/// Before the target is loaded, since hours of answers would be lost. Leaves nothing behind.
+Status check_can_write(const std::string& path) {
+  FileSystem& files = system_files();
+  if (path.empty()) return ok_status();
+  if (files.list(path).ok()) return invalid_argument(path + " is a directory, not a file");
+  const std::string probe = path + ".new";  // as write_text_atomically() names it
+  PERCHERON_RETURN_IF_ERROR(files.create(probe).status());
+  return files.remove_all(probe);
+}
+
 Status run_generate(const GenerateCommandOptions& options) {
+  PERCHERON_RETURN_IF_ERROR(check_can_write(options.out).with_context("--out"));
   LazyTokenizer tokenizer(options.target);
   PERCHERON_ASSIGN_OR_RETURN(const auto prompts, prompts_of(options, tokenizer));
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine, Engine::open(options.engine));

@@ -121,8 +121,14 @@ Status inspect(const std::string& path) {
   FileSystem& files = system_files();
   if (!files.exists(path)) return not_found(fmt::format("{} does not exist", path));
   PERCHERON_RETURN_IF_ERROR(check_is_no_run(files, path));
-  return files.exists(join_path(path, "config.json")) ? inspect_directory(files, path)
-                                                      : inspect_file(files, path);
+  if (files.exists(join_path(path, "config.json"))) return inspect_directory(files, path);
+  if (files.list(path).ok()) {
+    return invalid_argument(
+        fmt::format("{} has no config.json, so it is neither a target's nor a drafter's directory; "
+                    "give one of its .safetensors files to see that file",
+                    path));
+  }
+  return inspect_file(files, path);
 }
 
 }  // namespace

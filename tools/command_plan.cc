@@ -66,10 +66,8 @@ std::vector<int64_t> count_batches(const SampleSelection& selection, const PlanO
   return counts;
 }
 
-Status plan_lengths(const PlanCommandOptions& options, PlanReport& report,
-                    std::vector<LineChart>& charts) {
-  PERCHERON_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths,
-                             read_lengths(system_files(), options.lengths));
+Status plan_lengths(const std::vector<int32_t>& lengths, const PlanCommandOptions& options,
+                    PlanReport& report, std::vector<LineChart>& charts) {
   PlanOptions plan;
   plan.seed = options.seeds.first;
   plan.order = EpochOrder::kBucketed;
@@ -107,7 +105,9 @@ Status show_plans(const PlanCommandOptions& options) {
   }
   std::vector<LineChart> charts;
   if (options.counts.empty()) {
-    const Status planned = plan_lengths(options, report, charts);
+    PERCHERON_ASSIGN_OR_RETURN(const std::vector<int32_t> lengths,
+                               read_lengths(system_files(), options.lengths));
+    const Status planned = plan_lengths(lengths, options, report, charts);
     if (!planned.ok()) return planned.with_context(options.lengths);
   }
   if (!report.counts.empty()) {

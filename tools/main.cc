@@ -38,7 +38,8 @@ std::string unknown_command(CLI::App& app, std::string_view name) {
 
 int run(int argc, char** argv) {
   CLI::App app{
-      "Percheron trains the small drafter models that make serving a large language model faster."};
+      "Percheron trains the small drafter models that make serving a large language model faster.",
+      "percheron"};
   app.set_version_flag("--version", std::string("percheron " PERCHERON_VERSION));
   app.require_subcommand(1);
   app.footer("percheron COMMAND --help explains each command.");

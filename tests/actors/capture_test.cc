@@ -169,7 +169,8 @@ TEST(Capture, ForeignDirectoryIsRefusedNamingTheField) {
   EXPECT_THAT(refusal(other, options), HasSubstr("target_hash"));
   CaptureOptions shards = options;
   shards.layout = CaptureLayout::kShards;
-  EXPECT_THAT(refusal(run, shards), HasSubstr("layout 'samples'"));
+  EXPECT_THAT(refusal(run, shards), AllOf(HasSubstr("layout 'samples'"),
+                                          HasSubstr("give the same to go on, or a new directory")));
   EXPECT_EQ(contents_of(options.directory), before) << "a refusal changes nothing";
 
   CaptureOptions elsewhere = options_for("capture_foreign_files");

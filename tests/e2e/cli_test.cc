@@ -93,7 +93,7 @@ TEST(Program, AMisspelledCommandLineIsOneErrorLine) {
   expect_misuse("export x --target t --out y --to gguf", "gguf");
   const ProgramResult alone = run_program("");
   EXPECT_EQ(alone.exit_code, 2);
-  EXPECT_THAT(alone.output, AllOf(HasSubstr("train"), HasSubstr("inspect")));
+  EXPECT_THAT(alone.output, AllOf(HasSubstr("Usage: percheron ["), HasSubstr("inspect")));
 }
 
 TEST(Program, TheDoctorsExitCodeTellsBadInput) {
@@ -312,6 +312,10 @@ TEST(Program, CommandsOnWhatIsNotThereSaySo) {
   const std::string target = config.run.target().path();
   expect_one_error(run_program("inspect /nonexistent"), "/nonexistent");
   expect_one_error(run_program("generate --target " + target), "--prompt");
+  // Before the target is loaded and a long answer lost.
+  expect_one_error(run_program("generate --target none --prompt x --out /proc/x"),
+                   "--out: cannot create /proc/x");
+  expect_one_error(run_program("inspect " + testing::TempDir()), "has no config.json");
   expect_one_error(run_program("evaluate --target " + target + " --prompts " +
                                config.run.data().train(0) + " --drafter /nonexistent"),
                    "/nonexistent");

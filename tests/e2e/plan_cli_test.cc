@@ -51,7 +51,8 @@ TEST(BucketsCommand, TakesLengthsAndShardsAndRefusesTheRest) {
   expect_error("buckets " + lengths + " --token-budget 200", "the longest sample has 300");
   expect_error("buckets " + lengths + " --bounds 50,200", "the last bound is 200");
   expect_error("buckets " + written("bad.txt", "10\nten\n"), "bad.txt:2 is 'ten'");
-  expect_error("buckets /no/such/file", "does not exist");
+  expect_error("buckets /no/such/file", "error: /no/such/file does not exist");
+  expect_error("plan /no/such/file", "error: /no/such/file does not exist");
   expect_error("buckets " + lengths + " --buckets 0", "from 1 to 64", 2);
 }
 
