@@ -14,7 +14,7 @@ from .row_encoder import RowEncoder
 from .rows import Chat, Parsed, Prompt, TextRow, TokenRow, content_hash, parse_row
 from .sample_checks import Batch, SampleChecks
 from .samples import Samples
-from .seen_hashes import SeenHashes
+from .seen_hashes import SeenHashes, bytes_hash
 from .source import BlockReader, Source
 from .source_row import Rejected, SourceRow, unusable_text
 
@@ -63,7 +63,7 @@ class RowChecks:
             self._notes(self._encoder.notes)
 
     def _check_id(self, name: str, where: str) -> None:
-        self._report.find("duplicate_id", where, int(self._ids.is_copy(hash(name), lambda: where)))
+        self._report.find("duplicate_id", where, int(self._ids.is_copy(bytes_hash(name.encode("utf-8", "surrogatepass")), lambda: where)))
 
     def _check(self, parsed: Parsed, where: str) -> None:
         report = self._report

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .findings import Report
-from .seen_hashes import SeenHashes
+from .seen_hashes import SeenHashes, bytes_hash
 
 
 # Of all answers, those that must end with one token for it to be taken as the end of a turn.
@@ -146,7 +146,7 @@ class SampleChecks:
         content = batch.tokens.astype("<u4", copy=False).tobytes()
         offsets = batch.offsets.tolist()
         for d, (begin, end) in enumerate(zip(offsets, offsets[1:])):
-            if self._seen.is_copy(hash(content[4 * begin: 4 * end]), lambda: batch.where(d)):
+            if self._seen.is_copy(bytes_hash(content[4 * begin: 4 * end]), lambda: batch.where(d)):
                 self._report.find("duplicate", batch.where(d))
 
 
