@@ -63,7 +63,8 @@ class RowChecks:
             self._notes(self._encoder.notes)
 
     def _check_id(self, name: str, where: str) -> None:
-        self._report.find("duplicate_id", where, int(self._ids.is_copy(bytes_hash(name.encode("utf-8", "surrogatepass")), lambda: where)))
+        key = bytes_hash(name.encode("utf-8", "surrogatepass"))
+        self._report.find("duplicate_id", where, int(self._ids.is_copy(key, lambda: where)))
 
     def _check(self, parsed: Parsed, where: str) -> None:
         report = self._report
