@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "data/transport/file_descriptor.h"
+
+namespace percheron {
+
+/// Memory that processes of one machine share: an anonymous file (memfd) of a fixed, sealed size,
+/// mapped as long as the object lives. It is handed over by its descriptor, without a copy, and
+/// outlives the process that made it. Movable; not synchronised: who writes says when he is done.
+class SharedRegion {
+ public:
+  enum class Backing {
+    kOnDemand,  // pages come as they are touched; too little memory then ends the process
+    kReserved,  // all pages now, so that too little memory is an error here
+  };
+
+  /// Zero bytes, readable and writable; with huge pages where the system grants them. `name` is for
+  /// /proc/PID/maps. kInvalidArgument for `bytes` == 0, kResourceExhausted without memory.
+  static Result<SharedRegion> create(const std::string& name, size_t bytes, Backing backing);
+
+  enum class Access { kRead, kReadWrite };
+  /// Maps what another process made. kDataLoss unless `fd` is such a region of exactly `bytes`
+  /// bytes with its size sealed: a peer could otherwise cut it off under a reader.
+  static Result<SharedRegion> map(FileDescriptor fd, size_t bytes, Access access);
+
+  ~SharedRegion() { reset(); }
+  SharedRegion(SharedRegion&& other) noexcept;
+  SharedRegion& operator=(SharedRegion&& other) noexcept;
+
+  size_t size() const { return size_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  /// Only where access() is kReadWrite.
+  std::span<std::byte> writable_bytes();
+  Access access() const { return access_; }
+
+  /// Borrowed, to be sent with FrameChannel::send().
+  const FileDescriptor& fd() const { return fd_; }
+
+  /// Makes the content immutable for everybody and for good; access() is kRead afterwards.
+  /// kFailedPrecondition while another writable mapping exists anywhere.
+  Status seal_content();
+  /// Whether nobody can write to it any more.
+  Result<bool> content_is_sealed() const;
+
+ private:
+  SharedRegion(FileDescriptor fd, std::byte* data, size_t size, Access access)
+      : fd_(std::move(fd)), data_(data), size_(size), access_(access) {}
+  void reset();
+
+  FileDescriptor fd_;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  Access access_ = Access::kRead;
+};
+
+}  // namespace percheron
