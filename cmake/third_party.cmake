@@ -5,7 +5,7 @@ find_package(fmt CONFIG REQUIRED) # fmt::fmt
 find_package(spdlog CONFIG REQUIRED) # spdlog::spdlog
 find_package(Protobuf REQUIRED) # protobuf::libprotobuf, protobuf::protoc
 find_package(OpenMP REQUIRED COMPONENTS CXX) # OpenMP::OpenMP_CXX
-find_package(OpenSSL REQUIRED COMPONENTS Crypto) # OpenSSL::Crypto
+find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL) # OpenSSL::Crypto, OpenSSL::SSL
 find_package(yaml-cpp CONFIG REQUIRED)
 find_package(CLI11 CONFIG QUIET)
 find_package(nlohmann_json CONFIG QUIET)

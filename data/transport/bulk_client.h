@@ -1,10 +1,12 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "base/status.h"
@@ -35,17 +37,23 @@ struct BulkClientOptions {
   std::chrono::milliseconds chunk_timeout{10'000};  // without any progress on a connection
 };
 
+class BulkPull;
+class BulkStreams;
+
 /// Ends a pull from another thread. May be used for one pull only.
 class PullCancellation {
  public:
   /// Any thread; before, during or after the pull.
   void cancel();
-  bool cancelled() const;
+  bool cancelled() const { return cancelled_; }
 
  private:
   friend class BulkClient;
-  mutable std::mutex mutex_;
-  bool cancelled_ = false;
+  /// What cancel() does; at once where it was called already.
+  void set(std::function<void()> on_cancel);
+
+  std::atomic<bool> cancelled_{false};
+  std::mutex mutex_;
   std::function<void()> on_cancel_;
 };
 
@@ -68,7 +76,7 @@ class BulkClient {
   /// `credits` is borrowed; clients of several peers share it.
   BulkClient(std::string peer, Connect connect, ByteCredits& credits,
              const BulkClientOptions& options = {});
-  /// close()
+  /// As close(); no pull may be under way.
   ~BulkClient();
 
   /// Waits for credits, then for the bytes, until `deadline`, and checks them against their CRC. A
@@ -80,20 +88,21 @@ class BulkClient {
   Result<PulledRegion> pull(const BulkRequest& request, Deadline deadline,
                             PullCancellation* cancellation = nullptr);
 
-  /// Ends all pulls, now and later, and the connections.
+  /// Ends all pulls, now and later, and the connections. One that is being made is waited for by
+  /// its pull.
   void close();
 
   BulkClientCounts counts() const;
 
  private:
-  class Streams;
-  struct Pull;
+  Result<PulledRegion> try_pull(const BulkRequest& request, Deadline deadline,
+                                PullCancellation& cancellation);
 
-  const std::string peer_;
   ByteCredits& credits_;
   const BulkClientOptions options_;
-  std::unique_ptr<Streams> streams_;
+  const std::unique_ptr<BulkStreams> streams_;
   mutable std::mutex mutex_;
+  std::set<BulkPull*> running_;
   BulkClientCounts counts_;
 };
 

@@ -35,6 +35,9 @@ class ByteStream {
   virtual Status write(std::span<const std::byte> bytes, Deadline deadline) = 0;
   /// Ends reads and writes that wait in any thread, and all later ones.
   virtual void close() = 0;
+  /// As the last call of who refuses a peer: lets what was written arrive before the end, which
+  /// takes a moment at most.
+  virtual void finish() = 0;
   /// For messages, as "10.0.0.3:7001".
   virtual std::string peer() const = 0;
   /// Null where the connection is plain text.

@@ -15,7 +15,7 @@ class Deadline {
   /// For waits that close() of what is waited for ends.
   static Deadline never() { return Deadline(Clock::time_point::max()); }
   /// Takes what is there without waiting.
-  static Deadline now() { return Deadline(Clock::time_point::min()); }
+  static Deadline now() { return Deadline(Clock::time_point()); }
 
   bool passed() const { return at_ <= Clock::now(); }
   Clock::time_point time() const { return at_; }

@@ -75,4 +75,9 @@ struct HelloAnswer {
 Result<HelloAnswer> answer_hello(ByteStream& stream, const Credentials& credentials,
                                  RandomBytes& random, Deadline deadline);
 
+/// The first byte of a connector's hello, by which a node that wants TLS tells plain text from it.
+constexpr unsigned char kHelloFirstByte = 0x89;
+/// In place of answer_hello(): tells a connector why it is refused before it was read.
+void refuse_hello(ByteStream& stream, std::string_view reason, Deadline deadline);
+
 }  // namespace percheron
