@@ -12,6 +12,7 @@ namespace percheron {
 using Command = std::function<Status()>;
 
 void add_buckets_command(CLI::App& app, Command& chosen);
+void add_certs_command(CLI::App& app, Command& chosen);
 void add_plan_command(CLI::App& app, Command& chosen);
 void add_capture_command(CLI::App& app, Command& chosen);
 void add_train_command(CLI::App& app, Command& chosen);

@@ -56,6 +56,7 @@ int run(int argc, char** argv) {
   add_python_command(app, chosen, "regenerate", "Replace the answers of chats by the target's own");
   add_buckets_command(app, chosen);
   add_plan_command(app, chosen);
+  add_certs_command(app, chosen);
   if (argc < 2) {
     Printer(stderr).write(app.help());
     return kMisused;
