@@ -59,8 +59,8 @@ Result<PulledRegion> BulkClient::try_pull(const BulkRequest& request, Deadline d
                              credits_.take(request.bytes, deadline, given_up));
   PERCHERON_ASSIGN_OR_RETURN(
       SharedRegion region,
-      SharedRegion::create("percheron pull", request.bytes, SharedRegion::Backing::kReserved));
-  BulkPull pull(request, region.writable_bytes(), *streams_, options_, deadline);
+      SharedRegion::create("percheron pull", request.bytes, SharedRegion::Backing::kOnDemand));
+  BulkPull pull(request, region, *streams_, options_, deadline);
   {
     const std::lock_guard lock(mutex_);
     running_.insert(&pull);

@@ -27,10 +27,11 @@ std::string slot_text(const BulkRequest& request) {
 
 }  // namespace
 
-BulkPull::BulkPull(const BulkRequest& request, std::span<std::byte> into, BulkStreams& streams,
+BulkPull::BulkPull(const BulkRequest& request, SharedRegion& into, BulkStreams& streams,
                    const BulkClientOptions& options, Deadline deadline)
     : request_(request),
-      into_(into),
+      region_(into),
+      into_(into.writable_bytes()),
       streams_(streams),
       options_(options),
       deadline_(deadline),
@@ -180,6 +181,9 @@ Status BulkPull::receive(ByteStream& stream, const Chunk& chunk) {
   if (answer.status != BulkAnswer::kChunkFollows || answer.length != into.size()) {
     return data_loss(stream.peer() + " answers a request for bytes out of order");
   }
+  // By each stream for itself, just before: fresh pages are cleared by several threads at once, and
+  // are still in the cache when the bytes come.
+  PERCHERON_RETURN_IF_ERROR(region_.reserve(chunk.index * options_.chunk_bytes, into.size()));
   uint32_t crc = 0;
   PERCHERON_RETURN_IF_ERROR(receive_bytes(stream, into, crc));
   std::array<std::byte, kBulkCrcBytes> end;

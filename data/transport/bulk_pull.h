@@ -12,14 +12,15 @@
 #include "data/transport/bulk_client.h"
 #include "data/transport/bulk_streams.h"
 #include "data/transport/bulk_wire.h"
+#include "data/transport/shared_region.h"
 
 namespace percheron {
 
 /// One pull: chunks that wait to be asked for, and the streams that fetch them.
 class BulkPull {
  public:
-  /// `into` has request.bytes bytes; all references are borrowed.
-  BulkPull(const BulkRequest& request, std::span<std::byte> into, BulkStreams& streams,
+  /// `into` has request.bytes bytes, whose pages need not be there; all references are borrowed.
+  BulkPull(const BulkRequest& request, SharedRegion& into, BulkStreams& streams,
            const BulkClientOptions& options, Deadline deadline);
 
   /// Fetches everything and checks it; blocks. Uses the calling thread and a few more, which have
@@ -52,6 +53,7 @@ class BulkPull {
   Status verify_whole() const;
 
   const BulkRequest request_;
+  SharedRegion& region_;
   const std::span<std::byte> into_;
   BulkStreams& streams_;
   const BulkClientOptions options_;

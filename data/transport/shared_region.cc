@@ -34,17 +34,19 @@ Result<std::byte*> map_memory(const FileDescriptor& fd, size_t bytes, SharedRegi
   return static_cast<std::byte*>(data);
 }
 
-// Allocates every page, so that a lack of memory is an error and no signal.
-Status populate(const FileDescriptor& fd, std::byte* data, size_t bytes) {
+// Allocates pages [begin, end), so that a lack of memory is an error and no signal.
+Status populate(const FileDescriptor& fd, std::byte* data, size_t begin, size_t end) {
   int result;
   do {
-    result = ::madvise(data, bytes, MADV_POPULATE_WRITE);
+    result = ::madvise(data + begin, end - begin, MADV_POPULATE_WRITE);
   } while (result < 0 && errno == EINTR);
   if (result == 0) return ok_status();
-  if (errno != EINVAL) return os_error("reserve memory", errno);
+  // A fault that memory is lacking for reads as EFAULT here.
+  if (errno != EINVAL) return os_error("reserve memory", errno == EFAULT ? ENOMEM : errno);
   // An older kernel.
   do {
-    result = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes));
+    result =
+        ::posix_fallocate(fd.get(), static_cast<off_t>(begin), static_cast<off_t>(end - begin));
   } while (result == EINTR);
   return result == 0 ? ok_status() : os_error("reserve memory", result);
 }
@@ -65,7 +67,7 @@ Result<SharedRegion> SharedRegion::create(const std::string& name, size_t bytes,
   if (!data.ok()) return data.status().with_context("the shared region " + name);
   SharedRegion region(std::move(fd), *data, bytes, Access::kReadWrite);
   if (backing == Backing::kReserved) {
-    const Status populated = populate(region.fd_, data, bytes);
+    const Status populated = region.reserve(0, bytes);
     if (!populated.ok()) return populated.with_context(named("create", name, bytes));
   }
   return region;
@@ -106,6 +108,14 @@ SharedRegion& SharedRegion::operator=(SharedRegion&& other) noexcept {
 std::span<std::byte> SharedRegion::writable_bytes() {
   PERCHERON_CHECK(access_ == Access::kReadWrite, "the region is mapped for reading");
   return {data_, size_};
+}
+
+Status SharedRegion::reserve(size_t offset, size_t bytes) {
+  PERCHERON_CHECK(access_ == Access::kReadWrite && offset <= size_ && bytes <= size_ - offset,
+                  "no writable part of the region");
+  if (bytes == 0) return ok_status();
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  return populate(fd_, data_, offset / page * page, offset + bytes);
 }
 
 Status SharedRegion::seal_content() {

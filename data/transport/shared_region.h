@@ -36,6 +36,9 @@ class SharedRegion {
   /// Only where access() is kReadWrite.
   std::span<std::byte> writable_bytes();
   Access access() const { return access_; }
+  /// Allocates the pages of a part that is writable here, as kReserved does of all. Several threads
+  /// may do so for parts of their own.
+  Status reserve(size_t offset, size_t bytes);
 
   /// Borrowed, to be sent with FrameChannel::send().
   const FileDescriptor& fd() const { return fd_; }
