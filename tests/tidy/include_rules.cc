@@ -29,7 +29,7 @@ const std::vector<Permission>& permissions() {
        {"proto/", "data/", "actors/", "tools/", "tests/proto/", "tests/data/", "tests/actors/",
         "tests/tools/", "tests/sim/", "tests/golden/", "tests/fuzz/", "tests/e2e/", "bench/"}},
       {std::regex("(CLI/.*|yaml-cpp/.*)"), {"tools/", "tests/tools/"}},
-      {std::regex("(openssl|ucp|ucs)/.*"), {"data/", "tests/data/"}},
+      {std::regex("(openssl|ucp|ucs)/.*"), {"data/", "tests/data/", "bench/transport"}},
       {std::regex("xxhash\\.h"), {"base/"}},
       {std::regex("kernels/ops\\.h"),
        {"kernels/", "data/", "model/", "tools/", "tests/", "bench/"}},
