@@ -73,11 +73,11 @@ void expect_misuse(const std::string& arguments, const std::string& part) {
 
 TEST(Program, EveryVerbExplainsItself) {
   for (const std::string verb : {"train", "generate", "evaluate", "export", "inspect", "prepare",
-                                 "doctor", "regenerate", "buckets", "plan"}) {
+                                 "doctor", "regenerate", "buckets", "plan", "certs"}) {
     EXPECT_THAT(run_program("--help").output, HasSubstr(verb));
   }
   for (const std::string verb :
-       {"train", "generate", "evaluate", "export", "inspect", "buckets", "plan"}) {
+       {"train", "generate", "evaluate", "export", "inspect", "buckets", "plan", "certs"}) {
     const ProgramResult help = run_program(verb + " --help");
     EXPECT_EQ(help.exit_code, 0);
     EXPECT_THAT(help.output, HasSubstr("Usage"));
