@@ -60,8 +60,12 @@ uint64_t BatchSource::step_bytes(const PlannedStep& step) {
 }
 
 WorkSequence::WorkSequence(std::shared_ptr<const RunSetup> setup,
-                           std::shared_ptr<BatchSource> batches, int64_t first_step)
-    : setup_(std::move(setup)), batches_(std::move(batches)), step_(first_step) {}
+                           std::shared_ptr<BatchSource> batches, int64_t first_step,
+                           HeldOutWork held_out)
+    : setup_(std::move(setup)),
+      batches_(std::move(batches)),
+      held_out_next_(held_out == HeldOutWork::kDone ? batches_->held_out_micro_batches() : 0),
+      step_(first_step) {}
 
 std::optional<WorkUnit> WorkSequence::next() {
   if (held_out_next_ < batches_->held_out_micro_batches()) {

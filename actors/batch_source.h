@@ -53,12 +53,15 @@ class BatchSource {
   WorkThread planner_;  // last: it uses the others
 };
 
+/// Whether the held-out features are still to be made.
+enum class HeldOutWork { kFirst, kDone };
+
 /// Yields the work of a run in order: all held-out micro-batches, then those of the steps from
 /// `first_step` on.
 class WorkSequence {
  public:
   WorkSequence(std::shared_ptr<const RunSetup> setup, std::shared_ptr<BatchSource> batches,
-               int64_t first_step);
+               int64_t first_step, HeldOutWork held_out = HeldOutWork::kFirst);
   std::optional<WorkUnit> next();
 
  private:

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <deque>
 #include <numeric>
 
@@ -18,6 +19,7 @@ class Mailbox {
   Mailbox(caf::event_based_actor* self, const RunParts& parts, PeersPtr peers)
       : self_(self),
         peers_(std::move(peers)),
+        homes_(parts.target_nodes(), parts.trainer_nodes()),
         policy_(parts.setup->assignment, trainer_numbers(parts), 0) {}
 
   void open(const PlannedStep& range) {
@@ -31,15 +33,48 @@ class Mailbox {
   }
 
   void take(int trainer) {
-    idle_.push_back(trainer);
+    wait_in_line(trainer);
     pump();
+  }
+
+  void regroup(const Regroup& message) {
+    const std::vector<int> before = policy_.members();
+    const int64_t queued_before = policy_.queued_again();
+    if (message.membership > policy_.membership()) {  // Else the first group, which is known.
+      produce_again(policy_.change_members({message.members.begin(), message.members.end()},
+                                           message.membership));
+    }
+    std::erase_if(idle_, [this](int trainer) { return !is_member(trainer); });
+    for (int trainer : message.members) {
+      if (std::find(before.begin(), before.end(), trainer) == before.end()) wait_in_line(trainer);
+    }
+    const int64_t again = policy_.queued_again() - queued_before;
+    if (again > 0) self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTrainer, again});
+    pump();
+  }
+
+  void node_lost(int node) { produce_again(policy_.node_lost(node)); }
+
+  void unreadable(const Unreadable& message) {
+    if (policy_.unreadable(message.id, message.trainer, message.lease)) {
+      self_->send(peers_->supervisor, settled(message.trainer, message.id));
+      produce_again({message.id});
+    }
+  }
+
+  void rewind(int64_t step) {
+    policy_.restart();
+    self_->send(peers_->supervisor, Rewind{step});
   }
 
   void computed(const Computed& message) {
     const bool counts = policy_.computed(message.id, message.trainer, message.lease);
-    self_->send(peers_->supervisor,
-                TrainerWork{message.trainer, message.id, false, message.tokens, message.samples,
-                            message.seconds, policy_.steals()});
+    TrainerWork work = settled(message.trainer, message.id);
+    work.tokens = message.tokens;
+    work.samples = message.samples;
+    work.seconds = message.seconds;
+    if (!counts) work.membership = kNoMembership;
+    self_->send(peers_->supervisor, work);
     if (counts && policy_.step_computed()) {
       self_->send(peers_->supervisor, StepComputed{policy_.open()->step, policy_.membership()});
     }
@@ -54,23 +89,47 @@ class Mailbox {
   }
 
  private:
+  // Of work that counts no more.
+  static constexpr int64_t kNoMembership = -1;
+
+  TrainerWork settled(int trainer, MicroBatchId id) const {
+    return {trainer, id, false, 0, 0, 0, policy_.steals(), policy_.membership()};
+  }
+
+  bool is_member(int trainer) const {
+    const std::vector<int>& members = policy_.members();
+    return std::find(members.begin(), members.end(), trainer) != members.end();
+  }
+
+  void wait_in_line(int trainer) {
+    // Who is no member yet takes its place in line when it is one.
+    const bool waits = std::find(idle_.begin(), idle_.end(), trainer) != idle_.end();
+    if (is_member(trainer) && !waits) idle_.push_back(trainer);
+  }
+
+  void produce_again(std::vector<MicroBatchId> ids) {
+    if (!ids.empty()) self_->send(peers_->sampler, ProduceAgain{std::move(ids)});
+  }
+
   void pump() {
     for (auto trainer = idle_.begin(); trainer != idle_.end();) {
-      const std::optional<Work> work = policy_.take(*trainer, *trainer, 0);
+      const std::optional<Work> work = policy_.take(*trainer, homes_.of_trainer(*trainer), 0);
       if (!work) {
         ++trainer;
         continue;
       }
       self_->send(peers_->supervisor,
-                  TrainerWork{*trainer, work->ticket.id, true, 0, 0, 0, policy_.steals()});
+                  TrainerWork{*trainer, work->ticket.id, true, 0, 0, 0, policy_.steals(),
+                              policy_.membership()});
       self_->send(peers_->trainers[static_cast<size_t>(*trainer)],
-                  TakeTicket{work->ticket, work->lease});
+                  TakeTicket{work->ticket, work->lease, policy_.membership()});
       trainer = idle_.erase(trainer);
     }
   }
 
   caf::event_based_actor* self_;
   PeersPtr peers_;
+  const Homes homes_;
   MailboxPolicy policy_;
   std::deque<int> idle_;  // trainers that wait, longest first
 };
@@ -87,6 +146,10 @@ caf::actor start_mailbox(caf::actor_system& system, RunParts& parts, PeersPtr pe
         [mailbox](const Take& message) { mailbox->take(message.trainer); },
         [mailbox](const Computed& message) { mailbox->computed(message); },
         [mailbox](const Commit& message) { mailbox->commit(message.step); },
+        [mailbox](const Regroup& message) { mailbox->regroup(message); },
+        [mailbox](const NodeLost& message) { mailbox->node_lost(message.node); },
+        [mailbox](const Unreadable& message) { mailbox->unreadable(message); },
+        [mailbox](const Rewind& message) { mailbox->rewind(message.step); },
     };
   });
 }

@@ -11,6 +11,8 @@
 #include "actors/policy/credits.h"
 #include "actors/policy/step_plan.h"
 #include "actors/policy/ticket.h"
+#include "actors/policy/worker_roll.h"
+#include "actors/run_control.h"
 #include "base/status.h"
 
 namespace percheron {
@@ -22,7 +24,7 @@ typename Inspector::result_type inspect(Inspector& f, MicroBatchId& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Ticket& x) {
-  return f(caf::meta::type_name("Ticket"), x.id, x.step, x.home, x.generation, x.bytes);
+  return f(caf::meta::type_name("Ticket"), x.id, x.step, x.node, x.home, x.generation, x.bytes);
 }
 
 template <class Inspector>
@@ -101,6 +103,13 @@ struct Take {
 struct TakeTicket {
   Ticket ticket;
   int64_t lease = 0;
+  int64_t membership = 0;  // whose sums it belongs to
+};
+/// Trainer to mailbox: the features could not be read, for their node does not give them.
+struct Unreadable {
+  int32_t trainer = 0;
+  MicroBatchId id;
+  int64_t lease = 0;
 };
 /// Trainer to mailbox: the step's sums contain this micro-batch.
 struct Computed {
@@ -120,6 +129,7 @@ struct TrainerWork {
   int64_t samples = 0;
   double seconds = 0;
   int64_t steals = 0;  // of the run so far
+  int64_t membership = 0;
 };
 
 // --- steps ---------------------------------------------------------------------------------------
@@ -137,6 +147,13 @@ struct StepComputed {
 struct Reduce {
   int64_t step = 0;
   int64_t membership = 0;
+};
+/// Trainer to supervisor: the group could not be formed or could not reduce.
+struct ReduceFailed {
+  int32_t trainer = 0;
+  int64_t step = 0;  // -1 when the group was not formed
+  int64_t membership = 0;
+  Outcome outcome;
 };
 /// Trainer to supervisor: I hold the sums over all trainers.
 struct Reduced {
@@ -174,18 +191,23 @@ struct Applied {
 
 // --- evaluation and checkpoints ------------------------------------------------------------------
 
-/// Supervisor to trainers: measure your share of the held-out data.
+/// Supervisor to trainers: measure the held-out micro-batches first, first + stride, ... A later
+/// round, after a death, takes the place of an earlier one.
 struct Evaluate {
   int64_t step = 0;
+  int64_t round = 0;
+  int64_t first = 0;
+  int64_t stride = 1;
 };
 struct Evaluated {
   int32_t trainer = 0;
   int64_t step = 0;
+  int64_t round = 0;
   std::vector<int64_t> rounds;  // per draft length
   std::vector<int64_t> tokens;
   double seconds = 0;
 };
-/// Supervisor to the first trainer: copy parameters and moments for a checkpoint.
+/// Supervisor to one trainer: copy parameters and moments for a checkpoint.
 struct TakeSnapshot {
   int64_t step = 0;
 };
@@ -205,7 +227,68 @@ struct CheckpointWritten {
 struct Failed {
   std::string who;
   Outcome outcome;
+  WorkerKind kind = WorkerKind::kTarget;
+  int32_t number = 0;
 };
+
+// --- workers that come and go --------------------------------------------------------------------
+
+/// Whoever watches the workers to supervisor, and supervisor to sampler: a worker is dead.
+struct WorkerLost {
+  WorkerKind kind = WorkerKind::kTarget;
+  int32_t number = 0;
+};
+/// Likewise: it was started again, knows nothing and takes work.
+struct WorkerReady {
+  WorkerKind kind = WorkerKind::kTarget;
+  int32_t number = 0;
+};
+/// Whoever watches the nodes to supervisor, from there to sampler and on to mailbox, behind the
+/// tickets that are under way: the features of this node are gone.
+struct NodeLost {
+  int32_t node = 0;
+};
+/// Mailbox to sampler: produce these again.
+struct ProduceAgain {
+  std::vector<MicroBatchId> ids;
+};
+/// Sampler or mailbox to supervisor: so many micro-batches of a lost worker were queued again.
+struct QueuedAgain {
+  WorkerKind kind = WorkerKind::kTarget;  // that was lost
+  int64_t micro_batches = 0;
+};
+/// Supervisor to mailbox and to the members: these are the trainers that reduce together now. What
+/// they have summed of the open step counts no more.
+struct Regroup {
+  int64_t membership = 0;
+  std::vector<int32_t> members;
+};
+/// Trainer to supervisor: I am in the group.
+struct Regrouped {
+  int32_t trainer = 0;
+  int64_t membership = 0;
+};
+/// Supervisor to trainers at a step boundary: go on from this checkpoint, or from what you have if
+/// the path is empty, and tell your parameters' checksum.
+struct Restore {
+  int64_t step = 0;
+  std::string path;
+};
+struct Restored {
+  int32_t trainer = 0;
+  int64_t step = 0;
+  uint32_t checksum = 0;
+  Outcome outcome;
+};
+/// Supervisor to sampler, from there to mailbox, and from there back: the run goes back to `step`.
+struct Rewind {
+  int64_t step = 0;
+};
+/// The operator to supervisor.
+struct Steer {
+  RunOrder order = RunOrder::kPause;
+};
+
 /// Supervisor to itself, now and then.
 struct Tick {};
 
@@ -221,16 +304,21 @@ inline auto fields_of(TargetWork& x) {
 inline auto fields_of(EpochExhausted& x) { return std::tie(x.epoch); }
 inline auto fields_of(PutTicket& x) { return std::tie(x.ticket); }
 inline auto fields_of(Take& x) { return std::tie(x.trainer); }
-inline auto fields_of(TakeTicket& x) { return std::tie(x.ticket, x.lease); }
+inline auto fields_of(TakeTicket& x) { return std::tie(x.ticket, x.lease, x.membership); }
+inline auto fields_of(Unreadable& x) { return std::tie(x.trainer, x.id, x.lease); }
 inline auto fields_of(Computed& x) {
   return std::tie(x.trainer, x.id, x.lease, x.tokens, x.samples, x.seconds);
 }
 inline auto fields_of(TrainerWork& x) {
-  return std::tie(x.trainer, x.id, x.leased, x.tokens, x.samples, x.seconds, x.steals);
+  return std::tie(x.trainer, x.id, x.leased, x.tokens, x.samples, x.seconds, x.steals,
+                  x.membership);
 }
 inline auto fields_of(OpenStep& x) { return std::tie(x.range); }
 inline auto fields_of(StepComputed& x) { return std::tie(x.step, x.membership); }
 inline auto fields_of(Reduce& x) { return std::tie(x.step, x.membership); }
+inline auto fields_of(ReduceFailed& x) {
+  return std::tie(x.trainer, x.step, x.membership, x.outcome);
+}
 inline auto fields_of(Reduced& x) { return std::tie(x.trainer, x.step, x.membership, x.seconds); }
 inline auto fields_of(Commit& x) { return std::tie(x.step); }
 inline auto fields_of(Freed& x) { return std::tie(x.range); }
@@ -239,16 +327,27 @@ inline auto fields_of(Applied& x) {
   return std::tie(x.trainer, x.step, x.sums, x.gradient_norm, x.rate_factor, x.skipped,
                   x.has_checksum, x.checksum, x.seconds);
 }
-inline auto fields_of(Evaluate& x) { return std::tie(x.step); }
+inline auto fields_of(Evaluate& x) { return std::tie(x.step, x.round, x.first, x.stride); }
 inline auto fields_of(Evaluated& x) {
-  return std::tie(x.trainer, x.step, x.rounds, x.tokens, x.seconds);
+  return std::tie(x.trainer, x.step, x.round, x.rounds, x.tokens, x.seconds);
 }
 inline auto fields_of(TakeSnapshot& x) { return std::tie(x.step); }
 inline auto fields_of(SnapshotTaken& x) { return std::tie(x.step, x.seconds); }
 inline auto fields_of(CheckpointWritten& x) {
   return std::tie(x.step, x.path, x.bytes, x.seconds, x.outcome);
 }
-inline auto fields_of(Failed& x) { return std::tie(x.who, x.outcome); }
+inline auto fields_of(Failed& x) { return std::tie(x.who, x.outcome, x.kind, x.number); }
+inline auto fields_of(WorkerLost& x) { return std::tie(x.kind, x.number); }
+inline auto fields_of(WorkerReady& x) { return std::tie(x.kind, x.number); }
+inline auto fields_of(NodeLost& x) { return std::tie(x.node); }
+inline auto fields_of(ProduceAgain& x) { return std::tie(x.ids); }
+inline auto fields_of(QueuedAgain& x) { return std::tie(x.kind, x.micro_batches); }
+inline auto fields_of(Regroup& x) { return std::tie(x.membership, x.members); }
+inline auto fields_of(Regrouped& x) { return std::tie(x.trainer, x.membership); }
+inline auto fields_of(Restore& x) { return std::tie(x.step, x.path); }
+inline auto fields_of(Restored& x) { return std::tie(x.trainer, x.step, x.checksum, x.outcome); }
+inline auto fields_of(Rewind& x) { return std::tie(x.step); }
+inline auto fields_of(Steer& x) { return std::tie(x.order); }
 inline auto fields_of(Tick&) { return std::tie(); }
 
 PERCHERON_MESSAGE(Begin)
@@ -276,6 +375,19 @@ PERCHERON_MESSAGE(TakeSnapshot)
 PERCHERON_MESSAGE(SnapshotTaken)
 PERCHERON_MESSAGE(CheckpointWritten)
 PERCHERON_MESSAGE(Failed)
+PERCHERON_MESSAGE(Unreadable)
+PERCHERON_MESSAGE(ReduceFailed)
+PERCHERON_MESSAGE(WorkerLost)
+PERCHERON_MESSAGE(WorkerReady)
+PERCHERON_MESSAGE(NodeLost)
+PERCHERON_MESSAGE(ProduceAgain)
+PERCHERON_MESSAGE(QueuedAgain)
+PERCHERON_MESSAGE(Regroup)
+PERCHERON_MESSAGE(Regrouped)
+PERCHERON_MESSAGE(Restore)
+PERCHERON_MESSAGE(Restored)
+PERCHERON_MESSAGE(Rewind)
+PERCHERON_MESSAGE(Steer)
 PERCHERON_MESSAGE(Tick)
 
 }  // namespace percheron
@@ -306,5 +418,18 @@ CAF_ADD_TYPE_ID(percheron_run, (percheron::TakeSnapshot))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::SnapshotTaken))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::CheckpointWritten))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::Failed))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Unreadable))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::ReduceFailed))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::WorkerLost))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::WorkerReady))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::NodeLost))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::ProduceAgain))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::QueuedAgain))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Regroup))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Regrouped))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Restore))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Restored))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Rewind))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::Steer))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::Tick))
 CAF_END_TYPE_ID_BLOCK(percheron_run)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,33 @@ struct CheckpointReport {
   std::string error;  // empty if it was written
 };
 
+/// What a run is about, as an operator sees it.
+enum class RunState {
+  kRunning,
+  kPausing,   // to be held after the step that is under way
+  kPaused,    // held between two steps
+  kWaiting,   // no trainer, or no target, is left: one may come back
+  kStopping,  // to be ended after the step that is under way
+  kEnded,
+};
+/// One word: "running", "pausing", ...
+const char* run_state_name(RunState state);
+
+struct StateReport {
+  RunState state = RunState::kRunning;
+  int64_t step = 0;  // steps that are committed and applied
+};
+
+/// Which workers a run has now, and what their coming and going has cost since this process started.
+struct WorkersReport {
+  std::set<int> targets;          // that are there
+  std::vector<int> trainers;      // that reduce together
+  int64_t membership = 0;         // grows with every change of those trainers
+  int64_t membership_changes = 0;
+  int64_t requeued = 0;    // micro-batches handed out again because their target was lost
+  int64_t recomputed = 0;  // micro-batches handed out again because a trainer was lost
+};
+
 /// What a run did, for report.json and the exit code: from its beginning, whatever resumed it in
 /// between.
 struct RunSummary {
@@ -71,6 +99,8 @@ class RunObserver {
   virtual void on_step(const StepReport&) {}
   virtual void on_evaluation(const EvaluationReport&) {}
   virtual void on_checkpoint(const CheckpointReport&) {}
+  virtual void on_state(const StateReport&) {}
+  virtual void on_workers(const WorkersReport&) {}
   /// A sentence for people: a fallback, a dropped row, a resume.
   virtual void on_event(const std::string&) {}
   virtual void on_end(const RunSummary&) {}

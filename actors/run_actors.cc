@@ -29,6 +29,12 @@ class ObserverThread final : public RunObserver {
   void on_checkpoint(const CheckpointReport& report) override {
     post([report](RunObserver& observer) { observer.on_checkpoint(report); });
   }
+  void on_state(const StateReport& report) override {
+    post([report](RunObserver& observer) { observer.on_state(report); });
+  }
+  void on_workers(const WorkersReport& report) override {
+    post([report](RunObserver& observer) { observer.on_workers(report); });
+  }
   void on_event(const std::string& text) override {
     post([text](RunObserver& observer) { observer.on_event(text); });
   }
@@ -68,6 +74,26 @@ struct Config : caf::actor_system_config {
   }
 };
 
+// Hands on what steers the run.
+std::function<void(const RunControl::Message&)> forward_to(const caf::actor& supervisor) {
+  struct Forward {
+    const caf::actor& to;
+    void operator()(RunOrder order) const { caf::anon_send(to, Steer{order}); }
+    void operator()(const RunControl::Lost& worker) const {
+      caf::anon_send(to, WorkerLost{worker.kind, worker.number});
+    }
+    void operator()(const RunControl::Ready& worker) const {
+      caf::anon_send(to, WorkerReady{worker.kind, worker.number});
+    }
+    void operator()(const RunControl::LostNode& lost) const {
+      caf::anon_send(to, NodeLost{lost.node});
+    }
+  };
+  return [supervisor](const RunControl::Message& message) {
+    std::visit(Forward{supervisor}, message);
+  };
+}
+
 struct End {
   Status status;
   RunSummary summary;
@@ -81,7 +107,7 @@ bool close_threads(RunParts& parts, WorkThread& disk, double seconds) {
     return std::max(0.0, deadline - static_cast<double>(parts.clock->monotonic_ns()) * 1e-9);
   };
   for (TrainerPlace& trainer : parts.trainers) {
-    if (trainer.collective) trainer.collective->abort();
+    if (trainer.group) trainer.group->close();
     if (trainer.reducer) trainer.reducer->close();
   }
   for (const auto& worker : parts.workers) worker->close();
@@ -146,6 +172,18 @@ StepSums decode_sums(const std::vector<double>& values) {
   return sums;
 }
 
+std::vector<int> RunParts::target_nodes() const {
+  std::vector<int> nodes;
+  for (const TargetPlace& target : targets) nodes.push_back(target.node);
+  return nodes;
+}
+
+std::vector<int> RunParts::trainer_nodes() const {
+  std::vector<int> nodes;
+  for (const TrainerPlace& trainer : trainers) nodes.push_back(trainer.node);
+  return nodes;
+}
+
 void end_process(const Status& why) {
   log_error("{}", why.message());
   std::_Exit(1);
@@ -161,7 +199,8 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
     Config config;
     caf::actor_system system(config);
     SupervisorSettings settings{parts.setup, parts.resumed_from, parts.progress,
-                                environment.stall_seconds, environment.checksum_steps};
+                                environment.stall_seconds, environment.checksum_steps,
+                                environment.worker_wait_seconds};
     SupervisorWorld world{parts,
                           observer,
                           disk,
@@ -180,7 +219,9 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
       peers->trainers.push_back(start_trainer(system, parts, peers, static_cast<int>(i)));
     }
     caf::anon_send(peers->supervisor, Begin{parts.progress.step});
+    if (environment.control) environment.control->attach(forward_to(peers->supervisor));
     End ended = end.get_future().get();
+    if (environment.control) environment.control->detach();
     // No thread may speak to an actor once the system goes: jobs end first, waits are cut short.
     if (ended.status.ok()) disk.drain();
     if (!close_threads(parts, disk, stop_seconds(ended.status, environment))) {

@@ -15,10 +15,13 @@
 #include "actors/feature_maker.h"
 #include "actors/held_out_features.h"
 #include "actors/observer.h"
+#include "actors/policy/credits.h"
 #include "actors/policy/quarantine.h"
 #include "actors/run_checkpoint.h"
+#include "actors/run_control.h"
 #include "actors/run_setup.h"
 #include "actors/step_trainer.h"
+#include "actors/trainer_group.h"
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "data/feature_cache.h"
@@ -32,16 +35,18 @@ namespace percheron {
 struct TargetPlace {
   DeviceWorker* worker = nullptr;  // may be shared
   std::unique_ptr<FeatureMaker> maker;
+  int node = 0;  // whose store it fills
 };
 
 /// What a trainer actor works with. All but `worker` is used by one job at a time.
 struct TrainerPlace {
   DeviceWorker* worker = nullptr;  // may be shared
   std::unique_ptr<StepTrainer> trainer;
-  std::unique_ptr<Collective> collective;  // null when alone
-  std::unique_ptr<WorkThread> reducer;     // waits for the others in all-reduces; null when alone
-  std::vector<float> gradients;            // scratch of the reduction, host memory
-  StepSums total;                          // over all trainers, once reduced
+  std::unique_ptr<TrainerGroup> group;  // null where there is never another trainer
+  std::unique_ptr<WorkThread> reducer;  // waits for the others in the group; null likewise
+  std::vector<float> gradients;         // scratch of the reduction, host memory
+  StepSums total;                       // over all trainers, once reduced
+  int node = 0;                         // whose store it reads first
 };
 
 /// Everything that the actors of one process share. Made by train(), outlives the actors. Members
@@ -61,15 +66,21 @@ struct RunParts {
   RunProgress progress;      // where the run starts
   HeldOutFeatures held_out;
   std::unique_ptr<FeatureStore> store;
+  std::unique_ptr<CreditSource> credits;  // where stores are elsewhere, too; null: the store's own
   std::unique_ptr<Quarantine> quarantine;
   std::unique_ptr<OfflineFeatures> offline;  // null when no features were captured before
   std::unique_ptr<FeatureCache> cache;       // null when nothing is kept for later epochs
   std::vector<std::unique_ptr<DeviceWorker>> workers;
   std::map<DeviceId, std::unique_ptr<Target>> models;  // frozen targets, one per device
+  std::unique_ptr<CollectiveFactory> collectives;  // null where there is only one trainer
   std::vector<TargetPlace> targets;
   std::vector<TrainerPlace> trainers;
   std::mutex snapshot_mutex;
   std::unique_ptr<TrainerSnapshot> snapshot;  // on its way to the checkpoint thread
+
+  /// The node of each.
+  std::vector<int> target_nodes() const;
+  std::vector<int> trainer_nodes() const;
 };
 
 /// Says why and ends the process at once, with exit status 1.
@@ -89,6 +100,8 @@ struct RunEnvironment {
   // Called when they don't end: what they use can't be freed, so this ends the process. If it
   // returns, the run waits on.
   std::function<void(const Status&)> give_up = end_process;
+  double worker_wait_seconds = 300;  // without any target, or trainer, the run waits so long for one
+  RunControl* control = nullptr;     // steers the run; null: nobody does
 };
 
 /// Runs the actors until the run ends and all of them are gone.

@@ -22,14 +22,6 @@ std::vector<int> first_numbers(size_t count) {
 
 double ratio(double sum, double count) { return count > 0 ? sum / count : 0; }
 
-std::vector<double> ratios(const std::vector<double>& sums, const std::vector<double>& counts) {
-  std::vector<double> result;
-  for (size_t i = 0; i < sums.size() && i < counts.size(); ++i) {
-    result.push_back(ratio(sums[i], counts[i]));
-  }
-  return result;
-}
-
 }  // namespace
 
 RunSupervisor::RunSupervisor(SupervisorSettings settings, RunOrders& orders, RunObserver& observer,
@@ -47,6 +39,9 @@ RunSupervisor::RunSupervisor(SupervisorSettings settings, RunOrders& orders, Run
       checkpoint_policy_(setup_.config.checkpoint().every_steps(), setup_.steps.steps()),
       meter_(static_cast<int>(setup_.placement.trainers.size())),
       progress_(settings_.progress),
+      saved_{settings_.resumed_from, settings_.progress},
+      roll_(static_cast<int>(setup_.placement.targets.size()),
+            static_cast<int>(setup_.placement.trainers.size())),
       epochs_done_(setup_.steps.begin(settings_.progress.step).epoch) {
   if (progress_.best_step) {
     best_.restore(*progress_.best_step, progress_.best_acceptance);
@@ -60,6 +55,8 @@ RunSupervisor::RunSupervisor(SupervisorSettings settings, RunOrders& orders, Run
 void RunSupervisor::start() {
   started_ = now();
   touch();
+  tell_state();
+  if (ledger_.members().size() > 1) orders_.regroup(ledger_.members(), ledger_.membership());
   if (!setup_.data.held_out) return held_out_ready();
   observer_.on_event(
       fmt::format("computing the features of {} held-out samples, which are kept for the run",
@@ -82,8 +79,7 @@ EpochTermination& RunSupervisor::epoch(int64_t number) {
   const int64_t end = number + 1 < setup_.steps.epochs()
                           ? std::min(setup_.steps.first_step(number + 1), setup_.steps.steps())
                           : setup_.steps.steps();
-  const std::vector<int> targets = first_numbers(setup_.placement.targets.size());
-  return epochs_.emplace(number, EpochTermination(end - first, {targets.begin(), targets.end()}))
+  return epochs_.emplace(number, EpochTermination(end - first, roll_.there(WorkerKind::kTarget)))
       .first->second;
 }
 
@@ -99,17 +95,18 @@ void RunSupervisor::trainer_work(const TrainerReport& report) {
   Worker& trainer = trainers_[report.trainer];
   trainer.id = report.leased ? std::optional(report.id) : std::nullopt;
   trainer.since = now();
+  if (!report.leased) meter_.trainer_worked(report.tokens, report.seconds);
+  progress_.steals = settings_.progress.steals + report.steals;
+  if (report.membership != ledger_.membership()) return;  // It counts no more.
   EpochTermination& termination = epoch(report.id.epoch);
   if (report.leased) {
     termination.leased();
   } else {
     termination.settled();
     ++trainer.micro_batches;
-    meter_.trainer_worked(report.tokens, report.seconds);
     step_samples_ += report.samples;
     report_epoch_ends();
   }
-  progress_.steals = settings_.progress.steals + report.steals;
 }
 
 void RunSupervisor::epoch_exhausted(int64_t number) {
@@ -119,6 +116,7 @@ void RunSupervisor::epoch_exhausted(int64_t number) {
   for (size_t target = 0; target < setup_.placement.targets.size(); ++target) {
     termination.target_done(static_cast<int>(target));
   }
+  targets_done_ = number == setup_.steps.at(setup_.steps.steps() - 1).epoch;
   termination.sampler_exhausted();
   report_epoch_ends();
 }
@@ -139,7 +137,7 @@ void RunSupervisor::report_epoch_ends() {
 void RunSupervisor::step_computed(int64_t step, int64_t membership) {
   touch();
   if (finished_ || !ledger_.computed(step, membership)) return;
-  orders_.reduce(step, membership);
+  orders_.reduce(ledger_.members(), step, membership);
 }
 
 void RunSupervisor::reduced(int trainer, int64_t step, int64_t membership, double seconds) {
@@ -150,7 +148,16 @@ void RunSupervisor::reduced(int trainer, int64_t step, int64_t membership, doubl
   orders_.commit(step);
   count_committed_step(setup_.steps.at(step));
   applied_.clear();
-  orders_.apply(step, settings_.checksum_steps > 0 && step % settings_.checksum_steps == 0);
+  // An evaluation measures the parameters of one step, also when a death makes it begin again.
+  apply_waits_ = evaluation_.has_value();
+  if (!apply_waits_) apply_step();
+}
+
+void RunSupervisor::apply_step() {
+  apply_waits_ = false;
+  const int64_t step = ledger_.step();
+  orders_.apply(ledger_.members(), step,
+                settings_.checksum_steps > 0 && step % settings_.checksum_steps == 0);
 }
 
 void RunSupervisor::count_committed_step(const PlannedStep& step) {
@@ -162,9 +169,13 @@ void RunSupervisor::count_committed_step(const PlannedStep& step) {
 void RunSupervisor::applied(int64_t step, const AppliedReport& report, const PoolState& pool) {
   touch();
   meter_.trainer_worked(0, report.seconds);
-  if (finished_) return;
+  if (finished_ || step != ledger_.step()) return;
+  pool_ = pool;
   applied_.push_back(report);
-  if (!ledger_.applied(report.trainer, step)) return;
+  if (ledger_.applied(report.trainer, step)) all_applied(step);
+}
+
+void RunSupervisor::all_applied(int64_t step) {
   std::set<uint32_t> checksums;
   for (const AppliedReport& other : applied_) {
     if (other.checksum) checksums.insert(*other.checksum);
@@ -175,10 +186,10 @@ void RunSupervisor::applied(int64_t step, const AppliedReport& report, const Poo
                     where(step), fmt::join(checksums, ", "))));
     return;
   }
-  end_step(step, pool);
+  end_step(step);
 }
 
-void RunSupervisor::end_step(int64_t step, const PoolState& pool) {
+void RunSupervisor::end_step(int64_t step) {
   opened_ = false;
   const StepSums& sums = applied_.front().sums;
   progress_.step = step + 1;
@@ -188,78 +199,62 @@ void RunSupervisor::end_step(int64_t step, const PoolState& pool) {
   progress_.supervised += sums.supervised;
   simulated_sum_ += sums.simulated_acceptance_length();
   ++simulated_steps_;
-  pool_peak_ = std::max(pool_peak_, pool.bytes_peak);
+  pool_peak_ = std::max(pool_peak_, pool_.bytes_peak);
   if (applied_.front().applied.skipped) {
     ++progress_.steps_skipped;
     observer_.on_event(fmt::format("{}: no row is supervised; the step was skipped", where(step)));
   }
   meter_.step_done(now());
-  report_step(setup_.steps.at(step), pool);
+  report_step(setup_.steps.at(step), pool_);
   report_epoch_ends();
   if (!finished_) boundary();
-}
-
-void RunSupervisor::report_step(const PlannedStep& step, const PoolState& pool) {
-  const AppliedReport& report = applied_.front();
-  const StepSums& sums = report.sums;
-  const RunMeter::Rates rates = meter_.rates();
-  StepReport line;
-  line.step = step.step + 1;
-  line.steps_total = setup_.steps.steps();
-  line.epoch = step.epoch;
-  line.loss = ratio(sums.loss, sums.weight);
-  line.position_loss = ratios(sums.position_loss, sums.position_weight);
-  line.position_accuracy = ratios(sums.position_correct, sums.position_count);
-  line.simulated_acceptance_length = sums.simulated_acceptance_length();
-  const double base = setup_.optimizer.kind == OptimizerKind::kMuon
-                          ? setup_.optimizer.muon_learning_rate
-                          : setup_.optimizer.learning_rate;
-  line.learning_rate = base * report.applied.rate_factor;
-  line.gradient_norm = report.applied.gradient_norm;
-  line.tokens = sums.tokens;
-  line.supervised = sums.supervised;
-  line.tokens_total = progress_.tokens;
-  line.step_seconds = rates.step_seconds;
-  line.target_tokens_per_second = rates.target_tokens_per_second;
-  line.trainer_tokens_per_second = rates.trainer_tokens_per_second;
-  line.tokens_per_second = rates.tokens_per_second;
-  line.wait_share = rates.wait_share;
-  line.pool_bytes = pool.bytes;
-  line.pool_bytes_max = pool.bytes_max;
-  line.cached_bytes = pool.cached_bytes;
-  line.steals_total = progress_.steals;
-  line.eta_seconds = rates.mean_step_seconds * static_cast<double>(line.steps_total - line.step);
-  observer_.on_step(line);
 }
 
 // --- boundaries ----------------------------------------------------------------------------------
 
 void RunSupervisor::boundary() {
-  if (finished_) return;
+  if (finished_ || !held_out_ready_ || rewind_) return;
   const int64_t step = ledger_.step();
-  const bool fresh = asked_at_ != step;
-  const bool evaluate = fresh && evaluation_policy_.due(step);
-  const bool due = fresh && checkpoint_policy_.due(step, evaluate);
-  const bool save = saved_at_ != step && (due || stopping_);
-  if (save && checkpoint_)
-    return;  // One at a time in memory; checkpoint_written() comes back here.
-  asked_at_ = step;
-  if (evaluate) {
-    evaluation_ = PendingEvaluation{step, static_cast<int>(ledger_.members().size()), {}, 0};
-    orders_.evaluate(step);
-  }
-  if (save) {
-    saved_at_ = step;
-    checkpoint_ = PendingCheckpoint{step, progress(), best_, false, !evaluate};
-    if (!setup_.data.held_out && step > 0) rank_by_training();
-    orders_.snapshot(step);
-  }
+  if (!order_due(step)) return;
   if (step == setup_.steps.steps() || stopping_) return try_finish();
   // The save before the first step proves the disk, so nothing is trained before it is done.
   if (checkpoint_ && checkpoint_->step == 0) return;
+  if (joining(step)) return;
+  tell_state();
+  if (pausing_) return;  // order() comes back here.
   if (!opened_before_) meter_.start(now());
   opened_ = opened_before_ = true;
   orders_.open_step(setup_.steps.at(step));
+}
+
+bool RunSupervisor::order_due(int64_t step) {
+  const bool fresh = asked_at_ != step;
+  const bool evaluate = fresh && evaluation_policy_.due(step);
+  const bool due = fresh && checkpoint_policy_.due(step, evaluate);
+  if (due) join_waits_for_due_ = false;
+  const bool wanted = save_wanted_ && !is_saved(step) && !(checkpoint_ && checkpoint_->step == step);
+  const bool save = wanted || (saved_at_ != step && (due || stopping_ || wants_join()));
+  // One at a time in memory; checkpoint_written() comes back here.
+  if (save && checkpoint_) return false;
+  asked_at_ = step;
+  if (save_wanted_ && is_saved(step)) {
+    observer_.on_event(fmt::format("the checkpoint of step {} is {}", step, saved_.path));
+  }
+  save_wanted_ = false;
+  if (evaluate) begin_evaluation(step, 0);
+  if (!save) return true;
+  saved_at_ = step;
+  const int from = ledger_.members().front();
+  checkpoint_ = PendingCheckpoint{step, progress(), best_, from, false, !evaluation_};
+  if (!setup_.data.held_out && step > 0) rank_by_training();
+  orders_.snapshot(from, step);
+  return true;
+}
+
+void RunSupervisor::begin_evaluation(int64_t step, int64_t round) {
+  const std::vector<int>& members = ledger_.members();
+  evaluation_ = PendingEvaluation{step, round, {members.begin(), members.end()}, {}, 0};
+  orders_.evaluate(members, step, round);
 }
 
 RunProgress RunSupervisor::progress() const {
@@ -278,13 +273,15 @@ void RunSupervisor::rank_by_training() {
   best_.better(checkpoint_->step, simulated);
 }
 
-void RunSupervisor::evaluated(int64_t step, const WalkCounts& counts, double seconds) {
+void RunSupervisor::evaluated(int trainer, int64_t step, int64_t round, const WalkCounts& counts,
+                              double seconds) {
   touch();
   meter_.trainer_elsewhere(seconds);
-  if (finished_ || !evaluation_ || evaluation_->step != step) return;
+  if (finished_ || !evaluation_ || evaluation_->step != step || evaluation_->round != round) return;
+  if (evaluation_->left.erase(trainer) == 0) return;
   evaluation_->counts.add(counts);
   evaluation_->seconds = std::max(evaluation_->seconds, seconds);
-  if (--evaluation_->left > 0) return;
+  if (!evaluation_->left.empty()) return;
   EvaluationReport report;
   report.step = step;
   report.draft_lengths = setup_.draft_lengths;
@@ -304,6 +301,7 @@ void RunSupervisor::evaluated(int64_t step, const WalkCounts& counts, double sec
     checkpoint_->measured = true;
     try_write();
   }
+  if (apply_waits_) apply_step();
   if (!opened_) try_finish();
 }
 
@@ -328,11 +326,13 @@ void RunSupervisor::checkpoint_written(const CheckpointReport& report, const Sta
   touch();
   if (finished_ || !checkpoint_ || checkpoint_->step != report.step) return;
   const BestPolicy best_before = checkpoint_->best_before;
+  const RunProgress progress = checkpoint_->progress;
   checkpoint_.reset();
   last_checkpoint_status_ = status;
   observer_.on_checkpoint(report);
   if (status.ok()) {
     latest_checkpoint_ = report.directory;
+    saved_ = {report.directory, progress};
     if (best_.step() == report.step) {
       best_checkpoint_ = report.directory;
       orders_.mark_best(report.step);
@@ -348,7 +348,52 @@ void RunSupervisor::checkpoint_written(const CheckpointReport& report, const Sta
         fmt::format("the checkpoint of step {} was not written, the one before stays valid: {}",
                     report.step, status.message()));
   }
+  if (rewind_) return try_rewind();
   if (!opened_) boundary();
+}
+
+// --- the operator --------------------------------------------------------------------------------
+
+void RunSupervisor::order(RunOrder order) {
+  touch();
+  if (finished_) return;
+  switch (order) {
+    case RunOrder::kPause: pausing_ = true; break;
+    case RunOrder::kResume: pausing_ = false; break;
+    case RunOrder::kSnapshot: save_wanted_ = true; break;
+    case RunOrder::kStop: return stop();
+  }
+  told_state_.reset();  // Each order is answered, also one that changes nothing.
+  tell_state();
+  if (!opened_) boundary();
+}
+
+void RunSupervisor::stop() {
+  if (stopping_) return;
+  stopping_ = true;
+  observer_.on_event(fmt::format("stopping after step {}, with a checkpoint",
+                                 ledger_.step() + (opened_ ? 1 : 0)));
+  tell_state();
+  // Without held-out features, or trainers, there is nothing newer to save.
+  if (!held_out_ready_ || rewind_) finish(ok_status());
+  if (!finished_ && !opened_) boundary();
+}
+
+RunState RunSupervisor::state() const {
+  if (finished_) return RunState::kEnded;
+  const bool waiting = rewind_ || (needs(WorkerKind::kTarget) &&
+                                   roll_.there(WorkerKind::kTarget).empty());
+  if (waiting) return RunState::kWaiting;
+  if (stopping_) return RunState::kStopping;
+  if (!pausing_) return RunState::kRunning;
+  return opened_ ? RunState::kPausing : RunState::kPaused;
+}
+
+void RunSupervisor::tell_state() {
+  const RunState now = state();
+  if (told_state_ == now) return;
+  told_state_ = now;
+  observer_.on_state({now, progress_.step});
 }
 
 // --- the end -------------------------------------------------------------------------------------
@@ -356,7 +401,8 @@ void RunSupervisor::checkpoint_written(const CheckpointReport& report, const Sta
 void RunSupervisor::try_finish() {
   const int64_t step = ledger_.step();
   const bool done = step == setup_.steps.steps();
-  if (finished_ || !(done || stopping_) || asked_at_ != step || checkpoint_ || evaluation_) return;
+  if (finished_ || rewind_ || !(done || stopping_)) return;
+  if (asked_at_ != step || checkpoint_ || evaluation_) return;
   if (done && !stopping_ && settings_.progress.step < step &&
       !epoch(setup_.steps.at(step - 1).epoch).over()) {
     return;
@@ -386,84 +432,19 @@ void RunSupervisor::tick(int signals) {
       return;
     case StopPolicy::Wish::kStopAtBoundary:
       if (stopping_) break;
-      stopping_ = true;
-      observer_.on_event(fmt::format("stopping after step {}, with a checkpoint",
-                                     ledger_.step() + (opened_ ? 1 : 0)));
-      if (!held_out_ready_) finish(ok_status());
-      if (!finished_ && !opened_) boundary();
-      return;
+      return stop();
   }
+  if (state() == RunState::kPaused || state() == RunState::kWaiting) touch();
+  check_waits();
   if (now() - last_word_ > settings_.stall_seconds) finish(unavailable(standstill()));
 }
 
 void RunSupervisor::finish(const Status& status) {
   if (finished_) return;
   finished_ = true;
+  tell_state();
   if (!status.ok()) observer_.on_event("the run ends: " + status.message());
   orders_.finish(status);
-}
-
-std::string RunSupervisor::where(int64_t step) const {
-  if (step >= setup_.steps.steps()) return fmt::format("after the last step {}", step);
-  const PlannedStep range = setup_.steps.at(step);
-  return fmt::format("step {} (epoch {}, micro-batches {} to {})", step, range.epoch, range.first,
-                     range.first + range.count - 1);
-}
-
-std::string RunSupervisor::standstill() const {
-  std::string text = fmt::format("no word from anyone for {} at {}",
-                                 format_duration(now() - last_word_), where(ledger_.step()));
-  const auto add_workers = [&](const char* kind, const std::map<int, Worker>& workers,
-                               const std::vector<DeviceId>& devices) {
-    for (const auto& [number, worker] : workers) {
-      if (!worker.id) continue;
-      text += fmt::format("; {} {} on {} has worked on micro-batch ({}, {}) for {}", kind, number,
-                          to_string(devices[static_cast<size_t>(number)]), worker.id->epoch,
-                          worker.id->index, format_duration(now() - worker.since));
-    }
-  };
-  add_workers("target", targets_, setup_.placement.targets);
-  add_workers("trainer", trainers_, setup_.placement.trainers);
-  if (!held_out_ready_) text += "; the held-out features are not complete";
-  if (ledger_.phase() != StepLedger::Phase::kComputing) {
-    text += fmt::format("; trainers {} have not {} the step", fmt::join(ledger_.missing(), ", "),
-                        ledger_.phase() == StepLedger::Phase::kReducing ? "reduced" : "applied");
-  }
-  if (checkpoint_) text += fmt::format("; the checkpoint of step {} is open", checkpoint_->step);
-  if (evaluation_) text += fmt::format("; the evaluation of step {} is open", evaluation_->step);
-  return text;
-}
-
-RunSummary RunSupervisor::summary() const {
-  RunSummary summary;
-  summary.steps = progress_.step;
-  summary.steps_total = setup_.steps.steps();
-  summary.epochs = epochs_done_;
-  summary.tokens = progress_.tokens;
-  summary.supervised = progress_.supervised;
-  const RunProgress timed = progress();
-  summary.seconds = timed.seconds;
-  summary.feature_seconds = timed.feature_seconds;
-  summary.train_seconds = timed.train_seconds;
-  summary.pool_bytes_peak = pool_peak_;
-  summary.stopped_early = stopping_ && progress_.step < setup_.steps.steps();
-  summary.latest_checkpoint = latest_checkpoint_;
-  summary.best_checkpoint = best_checkpoint_;
-  const SampleSelection& selection = setup_.data.selection;
-  summary.counters = {{"samples_truncated", selection.truncated},
-                      {"samples_too_long_skipped", selection.too_long_skipped},
-                      {"samples_unsupervised_dropped", selection.unsupervised_dropped},
-                      {"held_out_in_training", setup_.data.held_out_in_training},
-                      {"steals", progress_.steals},
-                      {"steps_skipped", progress_.steps_skipped},
-                      {"checkpoint_failures_since_start", checkpoint_failures_},
-                      {"stale_messages_since_start", ledger_.stale()}};
-  for (const auto& [number, worker] : trainers_) {
-    if (setup_.placement.trainers.size() < 2) break;
-    summary.counters.emplace_back(fmt::format("micro_batches_of_trainer_{}_since_start", number),
-                                  worker.micro_batches);
-  }
-  return summary;
 }
 
 }  // namespace percheron

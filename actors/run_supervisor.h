@@ -4,14 +4,18 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "actors/observer.h"
 #include "actors/policy/epoch_termination.h"
+#include "actors/policy/join_round.h"
 #include "actors/policy/run_schedule.h"
 #include "actors/policy/step_ledger.h"
+#include "actors/policy/worker_roll.h"
 #include "actors/run_checkpoint.h"
+#include "actors/run_control.h"
 #include "actors/run_meter.h"
 #include "actors/run_setup.h"
 #include "base/clock.h"
@@ -23,13 +27,23 @@ namespace percheron {
 /// What the supervisor tells the other actors.
 class RunOrders {
  public:
+  using Trainers = std::vector<int>;
+
   virtual ~RunOrders() = default;
-  virtual void open_step(const PlannedStep& step) = 0;        // to the mailbox
-  virtual void reduce(int64_t step, int64_t membership) = 0;  // to all trainers
-  virtual void commit(int64_t step) = 0;                      // to the mailbox
-  virtual void apply(int64_t step, bool checksum) = 0;        // to all trainers
-  virtual void evaluate(int64_t step) = 0;                    // to all trainers
-  virtual void snapshot(int64_t step) = 0;                    // to one trainer
+  virtual void open_step(const PlannedStep& step) = 0;  // to the mailbox
+  virtual void reduce(const Trainers& members, int64_t step, int64_t membership) = 0;
+  virtual void commit(int64_t step) = 0;  // to the mailbox
+  virtual void apply(const Trainers& members, int64_t step, bool checksum) = 0;
+  virtual void evaluate(const Trainers& members, int64_t step, int64_t round) = 0;
+  virtual void snapshot(int trainer, int64_t step) = 0;
+  /// To the mailbox and the members: they reduce together from now on.
+  virtual void regroup(const Trainers& members, int64_t membership) = 0;
+  /// To trainers: tell your checksum, after going on from `checkpoint` unless it is empty.
+  virtual void restore(const Trainers& trainers, int64_t step, const std::string& checkpoint) = 0;
+  virtual void target_lost(int target) = 0;   // to the sampler
+  virtual void target_ready(int target) = 0;  // to the sampler
+  virtual void node_lost(int node) = 0;       // to the sampler and then the mailbox
+  virtual void rewind(int64_t step) = 0;      // to the sampler and then the mailbox
   /// The snapshot of `step` to disk; `prove`: read back and compared before it counts as written.
   virtual void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) = 0;
   virtual void mark_best(int64_t step) = 0;
@@ -43,6 +57,8 @@ struct SupervisorSettings {
   RunProgress progress;          // where the run goes on from
   double stall_seconds = 3600;   // without a word from anyone, the run ends
   int64_t checksum_steps = 100;  // trainers' parameters are compared every so many steps
+  double worker_wait_seconds = 300;  // without any target, or trainer, the run waits so long for one
+  double death_seen_seconds = 30;    // a reduction fails because a member is dead: known within this
 };
 
 /// What a trainer reports about an applied step.
@@ -79,6 +95,7 @@ class RunSupervisor {
     int64_t tokens = 0, samples = 0;
     double seconds = 0;
     int64_t steals = 0;  // of the run so far
+    int64_t membership = 0;
   };
   void trainer_work(const TrainerReport& report);
   void epoch_exhausted(int64_t epoch);
@@ -86,14 +103,33 @@ class RunSupervisor {
   void step_computed(int64_t step, int64_t membership);
   void reduced(int trainer, int64_t step, int64_t membership, double seconds);
   void applied(int64_t step, const AppliedReport& report, const PoolState& pool);
-  void evaluated(int64_t step, const WalkCounts& counts, double seconds);
+  void evaluated(int trainer, int64_t step, int64_t round, const WalkCounts& counts,
+                 double seconds);
   void snapshot_taken(int64_t step, double seconds);
   void checkpoint_written(const CheckpointReport& report, const Status& status);
   void failed(const std::string& who, const Status& status);
+  /// The last words of a worker that is lost already are no news.
+  void worker_failed(WorkerKind kind, int number, const std::string& who, const Status& status);
+
+  // Workers that come and go. Each may be told twice.
+  void worker_lost(WorkerKind kind, int number);
+  void worker_ready(WorkerKind kind, int number);
+  void node_lost(int node);
+  void queued_again(WorkerKind lost, int64_t micro_batches);
+  void regrouped(int trainer, int64_t membership);
+  /// Not the end where a member is dead: that is known within death_seen_seconds.
+  void reduce_failed(int trainer, int64_t step, int64_t membership, const Status& status);
+  void restored(int trainer, int64_t step, uint32_t checksum, const Status& status);
+  /// Sampler and mailbox have forgotten what came after the step.
+  void rewound(int64_t step);
+
+  /// What the operator wants; answered by RunObserver::on_state and on_checkpoint.
+  void order(RunOrder order);
   /// Now and then: looks for signals (how many the operator has sent) and for a standstill.
   void tick(int signals);
 
   bool finished() const { return finished_; }
+  RunState state() const;
   RunSummary summary() const;
 
  private:
@@ -101,14 +137,28 @@ class RunSupervisor {
     int64_t step = 0;
     RunProgress progress;
     BestPolicy best_before;  // to go back to if it can't be written
+    int from = 0;            // the trainer whose parameters are copied
     bool copied = false;     // the snapshot is in host memory
     bool measured = false;   // the evaluation that it waits for is done
   };
   struct PendingEvaluation {
     int64_t step = 0;
-    int left = 0;  // trainers that have not reported
+    int64_t round = 0;  // grows when a death makes the members begin again
+    std::set<int> left = {};  // trainers that have not reported
     WalkCounts counts;
     double seconds = 0;
+  };
+  // What a run can go back to.
+  struct Saved {
+    std::string path;  // empty: the initial parameters
+    RunProgress progress;
+  };
+  // A reduction that failed, while no death is known.
+  struct Suspicion {
+    int64_t membership = 0;
+    int trainer = 0;
+    double since = 0;
+    Status status;
   };
   struct Worker {
     std::optional<MicroBatchId> id;
@@ -120,10 +170,37 @@ class RunSupervisor {
   void touch() { last_word_ = now(); }
   /// The parameters contain ledger_.step() steps: orders what is due, then opens the next step.
   void boundary();
+  /// What is due at the boundary before `step`; false when it has to wait for the disk.
+  bool order_due(int64_t step);
+  void begin_evaluation(int64_t step, int64_t round);
+  void apply_step();
   void try_finish();
   void try_write();
+  bool is_saved(int64_t step) const {
+    return !saved_.path.empty() && saved_.progress.step == step;
+  }
+  void stop();
+
+  // --- members, in run_supervisor_members.cc
+  void trainer_lost(int number);
+  void replace_lost_evaluator(int number);
+  void replace_lost_source(int number);
+  void members_changed();
+  void nobody_left();
+  void try_rewind();
+  bool wants_join() const;
+  /// True while the boundary has to wait for trainers that come.
+  bool joining(int64_t step);
+  void settle_join();
+  void leave_out(int trainer, const std::string& why);
+  void check_waits();
+  void note_absence(WorkerKind kind);
+  bool needs(WorkerKind kind) const;
+  void tell_workers();
+  void tell_state();
   void finish(const Status& status);
-  void end_step(int64_t step, const PoolState& pool);
+  void all_applied(int64_t step);
+  void end_step(int64_t step);
   void count_committed_step(const PlannedStep& step);
   void report_step(const PlannedStep& step, const PoolState& pool);
   void report_epoch_ends();
@@ -148,6 +225,17 @@ class RunSupervisor {
   BestPolicy best_;
   RunMeter meter_;
   RunProgress progress_;
+  Saved saved_;  // the newest checkpoint
+  WorkerRoll roll_;
+  std::set<int> newcomers_;  // trainers that are there and no members
+  std::optional<JoinRound> join_;
+  double join_since_ = 0;
+  bool join_waits_for_due_ = false;  // the checkpoint for a join failed: until the next due one
+  std::map<WorkerKind, double> absent_since_;  // no worker of the kind is there
+  std::optional<Suspicion> suspicion_;
+  std::set<int> regrouping_;  // members that have not said that they are in the group
+  bool rewind_ = false;       // no trainer is left: the run goes back to saved_
+  bool rewound_ = true;       // sampler and mailbox have gone back, too
   std::map<int64_t, EpochTermination> epochs_;
   std::vector<AppliedReport> applied_;  // of the step that is being applied
   std::optional<PendingCheckpoint> checkpoint_;
@@ -156,6 +244,11 @@ class RunSupervisor {
 
   bool held_out_ready_ = false;
   bool stopping_ = false, finished_ = false;
+  bool pausing_ = false, save_wanted_ = false;
+  bool targets_done_ = false;  // nothing is left to be produced
+  bool apply_waits_ = false;  // the step is committed, and applied after the evaluation
+  PoolState pool_;            // when a trainer last applied
+  std::optional<RunState> told_state_;
   bool opened_ = false;         // the ledger's step is open
   bool opened_before_ = false;  // a step was opened
   int64_t asked_at_ = -1;       // the last boundary at which what is due was ordered
@@ -168,6 +261,7 @@ class RunSupervisor {
   Status last_checkpoint_status_;
   std::string latest_checkpoint_, best_checkpoint_;
   int64_t step_samples_ = 0;
+  int64_t membership_changes_ = 0, requeued_ = 0, recomputed_ = 0, rewinds_ = 0;
 };
 
 }  // namespace percheron

@@ -27,9 +27,11 @@ class Sampler {
       : self_(self),
         parts_(parts),
         peers_(std::move(peers)),
-        credits_(*parts.store),
+        homes_(parts.target_nodes(), parts.trainer_nodes()),
+        store_credits_(*parts.store),
         sequence_(parts.setup, parts.batches, parts.progress.step),
-        policy_([this] { return sequence_.next(); }, credits_, 0),
+        policy_([this] { return sequence_.next(); },
+                parts.credits ? *parts.credits : store_credits_, 0),
         held_out_left_(parts.batches->held_out_micro_batches()) {}
 
   void begin(int64_t step) {
@@ -39,34 +41,61 @@ class Sampler {
   }
 
   void idle(int target) {
-    idle_.insert(target);
+    if (lost_.count(target) == 0) idle_.insert(target);
     pump();
+  }
+
+  void lost(int target) {
+    lost_.insert(target);
+    idle_.erase(target);
+    const auto count = static_cast<int64_t>(policy_.target_lost(target));
+    if (count > 0) self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
+    pump();
+  }
+
+  void ready(int target) {
+    lost_.erase(target);
+    idle(target);
+  }
+
+  void node_lost(int node) {
+    const auto count = static_cast<int64_t>(policy_.leases_of_node_lost(node));
+    if (count > 0) self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
+    self_->send(peers_->mailbox, NodeLost{node});  // Behind the tickets that were put before.
+    pump();
+  }
+
+  void produce_again(const ProduceAgain& message) {
+    for (MicroBatchId id : message.ids) policy_.produce_again(id);
+    const auto count = static_cast<int64_t>(message.ids.size());
+    self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
+    pump();
+  }
+
+  void rewind(int64_t step) {
+    if (held_out_left_ > 0) held_out_left_ = parts_.batches->held_out_micro_batches();
+    sequence_ = WorkSequence(parts_.setup, parts_.batches, step,
+                             held_out_left_ > 0 ? HeldOutWork::kFirst : HeldOutWork::kDone);
+    policy_.restart();
+    self_->send(peers_->mailbox, Rewind{step});
+    begin(step);
   }
 
   void produced(const Produced& message) {
     const Produce& work = message.work;
+    // What a target says whose lease was taken away, by its loss or a rewind, no longer counts.
+    if (!policy_.produced(work.id, message.target, work.lease)) return idle(message.target);
     self_->send(peers_->supervisor,
                 TargetWork{message.target, work.id, false, message.tokens, message.seconds});
     if (!message.outcome.ok()) {
       self_->send(peers_->supervisor,
-                  Failed{"target " + std::to_string(message.target), message.outcome});
+                  Failed{"target " + std::to_string(message.target), message.outcome,
+                         WorkerKind::kTarget, message.target});
       return;
     }
-    if (policy_.produced(work.id, message.target, work.lease)) {
-      if (work.id.epoch == kHeldOutEpoch) {
-        policy_.freed(work.id);
-        if (--held_out_left_ == 0) {
-          self_->send(peers_->supervisor, EpochExhausted{kHeldOutEpoch});
-        }
-      } else {
-        const int home = message.target % static_cast<int>(peers_->trainers.size());
-        self_->send(peers_->mailbox,
-                    PutTicket{Ticket{work.id, work.step, home, work.generation, work.bytes}});
-      }
-    }
+    put(message);
     idle(message.target);
   }
-
   void freed(const PlannedStep& range) {
     for (int64_t i = range.first; i < range.first + range.count; ++i) {
       policy_.freed({range.epoch, i});
@@ -76,6 +105,19 @@ class Sampler {
   }
 
  private:
+  void put(const Produced& message) {
+    const Produce& work = message.work;
+    if (work.id.epoch != kHeldOutEpoch) {
+      const Ticket ticket{work.id, work.step, node_of(message.target),
+                          homes_.of_target(message.target), work.generation, work.bytes};
+      self_->send(peers_->mailbox, PutTicket{ticket});
+      return;
+    }
+    policy_.freed(work.id);
+    if (--held_out_left_ == 0) self_->send(peers_->supervisor, EpochExhausted{kHeldOutEpoch});
+  }
+
+  int node_of(int target) const { return parts_.targets[static_cast<size_t>(target)].node; }
   int64_t epoch_of(int64_t step) const { return parts_.setup->steps.at(step).epoch; }
 
   void open(int64_t step) {
@@ -86,11 +128,18 @@ class Sampler {
   }
 
   void pump() {
-    while (!idle_.empty()) {
-      const int target = *idle_.begin();
-      const auto production = policy_.next(target, 0, 0);
-      if (!production) break;
-      idle_.erase(target);
+    std::set<int> full;  // nodes without room for the next micro-batch
+    for (auto next = idle_.begin(); next != idle_.end();) {
+      const int target = *next;
+      const int node = node_of(target);
+      const auto production =
+          full.count(node) == 0 ? policy_.next(target, node, 0) : std::nullopt;
+      if (!production) {
+        full.insert(node);
+        ++next;
+        continue;
+      }
+      next = idle_.erase(next);
       const WorkUnit& unit = production->unit;
       self_->send(peers_->supervisor, TargetWork{target, unit.id, true, 0, 0});
       self_->send(
@@ -112,10 +161,11 @@ class Sampler {
   caf::event_based_actor* self_;
   RunParts& parts_;
   PeersPtr peers_;
-  StoreCredits credits_;
+  const Homes homes_;
+  StoreCredits store_credits_;
   WorkSequence sequence_;
   SamplerPolicy policy_;
-  std::set<int> idle_;
+  std::set<int> idle_, lost_;  // targets
   int64_t held_out_left_;
   int64_t next_epoch_ = -1;  // the first whose exhaustion is not reported; -1 before the begin
 };
@@ -131,6 +181,11 @@ caf::actor start_sampler(caf::actor_system& system, RunParts& parts, PeersPtr pe
         [sampler](const TargetIdle& message) { sampler->idle(message.target); },
         [sampler](const Produced& message) { sampler->produced(message); },
         [sampler](const Freed& message) { sampler->freed(message.range); },
+        [sampler](const WorkerLost& message) { sampler->lost(message.number); },
+        [sampler](const WorkerReady& message) { sampler->ready(message.number); },
+        [sampler](const NodeLost& message) { sampler->node_lost(message.node); },
+        [sampler](const ProduceAgain& message) { sampler->produce_again(message); },
+        [sampler](const Rewind& message) { sampler->rewind(message.step); },
     };
   });
 }

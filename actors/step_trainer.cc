@@ -72,6 +72,7 @@ Result<std::unique_ptr<DrafterTrainer>> DrafterTrainer::make(Context& context, F
 Status DrafterTrainer::restore(Context& context,
                                const std::map<std::string, ConstTensorView>& masters,
                                const OptimizerState& optimizer) {
+  discard(context);
   PERCHERON_RETURN_IF_ERROR(load_parameters(context, *drafter_, masters));
   return optimizer_->import_state(context, optimizer);
 }

@@ -52,6 +52,9 @@ class StepTrainer {
   /// finite: parameters are unchanged then. Starts the next step.
   virtual Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
                                     const StepSums& total, int64_t step) = 0;
+  /// Goes on from a snapshot's masters and moments; what was summed is forgotten.
+  virtual Status restore(Context& context, const std::map<std::string, ConstTensorView>& masters,
+                         const OptimizerState& optimizer) = 0;
   /// CRC-32C of all parameters.
   virtual Result<uint32_t> checksum(Context& context) = 0;
   virtual Result<TrainerSnapshot> snapshot(Context& context, int64_t step) = 0;
@@ -68,16 +71,14 @@ class DrafterTrainer final : public StepTrainer {
                                                       std::shared_ptr<const RunSetup> setup,
                                                       const Target& target);
 
-  /// Goes on from a snapshot's masters and moments.
-  Status restore(Context& context, const std::map<std::string, ConstTensorView>& masters,
-                 const OptimizerState& optimizer);
-
   Result<StepSums> add(Context& context, const Features& features) override;
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override;
   const StepSums& sums() const override { return sums_; }
   void discard(Context& context) override;
   Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
                             const StepSums& total, int64_t step) override;
+  Status restore(Context& context, const std::map<std::string, ConstTensorView>& masters,
+                 const OptimizerState& optimizer) override;
   Result<uint32_t> checksum(Context& context) override;
   Result<TrainerSnapshot> snapshot(Context& context, int64_t step) override;
   Result<WalkCounts> evaluate(Context& context, const Features& features) override;

@@ -16,21 +16,35 @@ class Orders final : public RunOrders {
       : self_(self), world_(std::move(world)), peers_(std::move(peers)) {}
 
   void open_step(const PlannedStep& step) override { self_->send(peers_->mailbox, OpenStep{step}); }
-  void reduce(int64_t step, int64_t membership) override {
-    for (const caf::actor& trainer : peers_->trainers) {
-      self_->send(trainer, Reduce{step, membership});
-    }
+  void reduce(const Trainers& members, int64_t step, int64_t membership) override {
+    tell(members, Reduce{step, membership});
   }
   void commit(int64_t step) override { self_->send(peers_->mailbox, Commit{step}); }
-  void apply(int64_t step, bool checksum) override {
-    for (const caf::actor& trainer : peers_->trainers) self_->send(trainer, Apply{step, checksum});
+  void apply(const Trainers& members, int64_t step, bool checksum) override {
+    tell(members, Apply{step, checksum});
   }
-  void evaluate(int64_t step) override {
-    for (const caf::actor& trainer : peers_->trainers) self_->send(trainer, Evaluate{step});
+  void evaluate(const Trainers& members, int64_t step, int64_t round) override {
+    const auto stride = static_cast<int64_t>(members.size());
+    int64_t first = 0;
+    for (int trainer : members) tell({trainer}, Evaluate{step, round, first++, stride});
   }
-  void snapshot(int64_t step) override {
-    self_->send(peers_->trainers.front(), TakeSnapshot{step});
+  void snapshot(int trainer, int64_t step) override { tell({trainer}, TakeSnapshot{step}); }
+  void regroup(const Trainers& members, int64_t membership) override {
+    const Regroup message{membership, {members.begin(), members.end()}};
+    self_->send(peers_->mailbox, message);
+    tell(members, message);
   }
+  void restore(const Trainers& trainers, int64_t step, const std::string& checkpoint) override {
+    tell(trainers, Restore{step, checkpoint});
+  }
+  void target_lost(int target) override {
+    self_->send(peers_->sampler, WorkerLost{WorkerKind::kTarget, target});
+  }
+  void target_ready(int target) override {
+    self_->send(peers_->sampler, WorkerReady{WorkerKind::kTarget, target});
+  }
+  void node_lost(int node) override { self_->send(peers_->sampler, NodeLost{node}); }
+  void rewind(int64_t step) override { self_->send(peers_->sampler, Rewind{step}); }
 
   void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) override {
     RunParts& parts = world_.parts;
@@ -69,6 +83,13 @@ class Orders final : public RunOrders {
   }
 
  private:
+  template <class Message>
+  void tell(const Trainers& trainers, const Message& message) {
+    for (int trainer : trainers) {
+      self_->send(peers_->trainers[static_cast<size_t>(trainer)], message);
+    }
+  }
+
   static Status write(RunParts& parts, const RunProgress& progress, bool prove,
                       CheckpointWritten& done) {
     std::unique_ptr<TrainerSnapshot> snapshot;
@@ -132,7 +153,7 @@ class Shell {
     WalkCounts counts;
     counts.rounds = message.rounds;
     counts.tokens = message.tokens;
-    supervisor_.evaluated(message.step, counts, message.seconds);
+    supervisor_.evaluated(message.trainer, message.step, message.round, counts, message.seconds);
   }
 
   void written(const CheckpointWritten& message) {
@@ -193,7 +214,7 @@ class Shell {
   bool told_end_ = false;
 };
 
-caf::behavior handlers(const std::shared_ptr<Shell>& shell) {
+caf::message_handler run_handlers(const std::shared_ptr<Shell>& shell) {
   // After each message settle(): the end is told when its cause is dealt with.
   RunSupervisor* s = &shell->supervisor();
   return {
@@ -204,7 +225,8 @@ caf::behavior handlers(const std::shared_ptr<Shell>& shell) {
         s->target_work(m.target, m.id, m.leased, m.tokens, m.seconds), shell->settle();
       },
       [shell, s](const TrainerWork& m) {
-        s->trainer_work({m.trainer, m.id, m.leased, m.tokens, m.samples, m.seconds, m.steals});
+        s->trainer_work({m.trainer, m.id, m.leased, m.tokens, m.samples, m.seconds, m.steals,
+                         m.membership});
         shell->settle();
       },
       [shell, s](const EpochExhausted& m) {
@@ -225,7 +247,29 @@ caf::behavior handlers(const std::shared_ptr<Shell>& shell) {
       [shell](const Evaluated& m) { shell->evaluated(m), shell->settle(); },
       [shell, s](const SnapshotTaken& m) { s->snapshot_taken(m.step, m.seconds), shell->settle(); },
       [shell](const CheckpointWritten& m) { shell->written(m), shell->settle(); },
-      [shell, s](const Failed& m) { s->failed(m.who, m.outcome.status()), shell->settle(); },
+      [shell, s](const Failed& m) {
+        s->worker_failed(m.kind, m.number, m.who, m.outcome.status()), shell->settle();
+      },
+  };
+}
+
+// What is told about workers that come and go, and by the operator.
+caf::message_handler member_handlers(const std::shared_ptr<Shell>& shell) {
+  RunSupervisor* s = &shell->supervisor();
+  return {
+      [shell, s](const WorkerLost& m) { s->worker_lost(m.kind, m.number), shell->settle(); },
+      [shell, s](const WorkerReady& m) { s->worker_ready(m.kind, m.number), shell->settle(); },
+      [shell, s](const NodeLost& m) { s->node_lost(m.node), shell->settle(); },
+      [s](const QueuedAgain& m) { s->queued_again(m.kind, m.micro_batches); },
+      [s](const Regrouped& m) { s->regrouped(m.trainer, m.membership); },
+      [s](const ReduceFailed& m) {
+        s->reduce_failed(m.trainer, m.step, m.membership, m.outcome.status());
+      },
+      [shell, s](const Restored& m) {
+        s->restored(m.trainer, m.step, m.checksum, m.outcome.status()), shell->settle();
+      },
+      [shell, s](const Rewind& m) { s->rewound(m.step), shell->settle(); },
+      [shell, s](const Steer& m) { s->order(m.order), shell->settle(); },
   };
 }
 
@@ -240,7 +284,7 @@ caf::actor start_supervisor(caf::actor_system& system, SupervisorWorld world, Pe
                                                             caf::to_string(message.reason)));
       shell->settle();
     });
-    return handlers(shell);
+    return run_handlers(shell).or_else(member_handlers(shell));
   });
 }
 

@@ -11,7 +11,12 @@ Status produce(Context& context, RunParts& parts, FeatureMaker& maker, MicroBatc
   if (id.epoch == kHeldOutEpoch) {
     return parts.held_out.add(std::move(made.features));
   }
-  return parts.store->publish(std::move(made.features));
+  const Status published = parts.store->publish(std::move(made.features));
+  // A target whose lease was taken away may have been first: the same features, from the same rows.
+  if (published.code() == StatusCode::kFailedPrecondition && parts.store->get(id)) {
+    return ok_status();
+  }
+  return published;
 }
 
 }  // namespace

@@ -19,6 +19,9 @@
 namespace percheron {
 namespace {
 
+// Trainers of one process come to a new group at once, or when their device is free again.
+constexpr double kJoinSeconds = 600;
+
 DeviceWorker* worker_of(const RunParts& parts, DeviceId id) {
   for (const auto& worker : parts.workers) {
     if (worker->info().id == id) return worker.get();
@@ -185,14 +188,13 @@ Result<std::optional<ResumePoint>> find_resume_point(RunParts& parts,
 
 Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point) {
   const std::vector<DeviceId>& devices = parts.setup->placement.trainers;
-  std::vector<std::unique_ptr<Collective>> collectives;
-  if (devices.size() > 1) collectives = make_local_collectives(static_cast<int>(devices.size()));
+  if (devices.size() > 1) parts.collectives = make_local_collective_factory(kJoinSeconds);
   std::optional<uint32_t> checksum;
   for (size_t i = 0; i < devices.size(); ++i) {
     TrainerPlace place;
     place.worker = worker_of(parts, devices[i]);
-    if (!collectives.empty()) {
-      place.collective = std::move(collectives[i]);
+    if (parts.collectives) {
+      place.group = std::make_unique<TrainerGroup>(*parts.collectives, static_cast<int>(i));
       place.reducer = std::make_unique<WorkThread>(fmt::format("reduce {}", i), *parts.clock);
     }
     uint32_t own = 0;

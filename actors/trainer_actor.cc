@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
+#include <atomic>
 #include <deque>
-#include <functional>
 #include <mutex>
 
 #include "actors/actor_system.h"
@@ -20,7 +20,11 @@ class Trainer {
 
   void idle() { caf::anon_send(peers_->mailbox, Take{number_}); }
 
-  void train(const Ticket& ticket, int64_t lease) {
+  void train(const TakeTicket& message) {
+    if (message.membership < membership_) return idle();  // It is somebody else's by now.
+    begin_anew(message.membership);
+    const Ticket ticket = message.ticket;
+    const int64_t lease = message.lease;
     place_.worker->post([this, ticket, lease](Context& context) {
       const double begin = now();
       Computed done{number_, ticket.id, lease, 0, 0, 0};
@@ -32,23 +36,42 @@ class Trainer {
     });
   }
 
+  // From here on `members` reduce together. The wait for them is the reducer's.
+  void regroup(int64_t membership, const std::vector<int>& members) {
+    begin_anew(membership);
+    alone_ = members.size() == 1;
+    if (place_.group) place_.group->leave_for(membership);
+    if (alone_) {
+      caf::anon_send(peers_->supervisor, Regrouped{number_, membership});
+      return;
+    }
+    PERCHERON_CHECK(place_.group, "a trainer that has company has a group");
+    place_.reducer->post([this, membership, members] {
+      const Status status = place_.group->join(membership, members);
+      if (!status.ok()) return reduce_failed(-1, membership, status);
+      caf::anon_send(peers_->supervisor, Regrouped{number_, membership});
+    });
+  }
+
   void reduce(int64_t step, int64_t membership) {
-    if (!place_.collective) {
+    if (membership != membership_) return;
+    reduced_on_host_ = !alone_;
+    if (alone_) {
       place_.total = place_.trainer->sums();
       caf::anon_send(peers_->supervisor, Reduced{number_, step, membership, 0});
       return;
     }
     place_.worker->post([this, step, membership](Context& context) {
       const double begin = now();
-      Result<StepSums> own = place_.trainer->collect(context, place_.gradients);
+      Result<StepSums> own = collect(context);
       if (!own.ok()) return fail(own.status());
       const double seconds = now() - begin;
       // Others may come late: the wait is the reducer's, so that the device goes on meanwhile.
       place_.reducer->post([this, step, membership, seconds, own = std::move(own).value()] {
+        const std::lock_guard lock(gradients_mutex_);
         std::vector<double> sums = encode_sums(own, sum_positions(*parts_.setup));
-        Status status = place_.collective->all_reduce_sum(std::span<float>(place_.gradients));
-        if (status.ok()) status = place_.collective->all_reduce_sum(std::span<double>(sums));
-        if (!status.ok()) return fail(status);
+        const Status status = place_.group->all_reduce_sum(membership, place_.gradients, sums);
+        if (!status.ok()) return reduce_failed(step, membership, status);
         place_.total = decode_sums(sums);
         caf::anon_send(peers_->supervisor, Reduced{number_, step, membership, seconds});
       });
@@ -56,18 +79,14 @@ class Trainer {
   }
 
   void apply(int64_t step, bool checksum) {
-    // An evaluation measures the parameters of one step.
-    after_evaluation([this, step, checksum] { post_apply(step, checksum); });
-  }
-
-  void post_apply(int64_t step, bool checksum) {
-    place_.worker->post([this, step, checksum](Context& context) {
+    const bool on_host = reduced_on_host_;
+    place_.worker->post([this, step, checksum, on_host](Context& context) {
       const double begin = now();
       Applied done;
       done.trainer = number_;
       done.step = step;
       Result<AppliedStep> applied = place_.trainer->apply(
-          context, place_.collective ? &place_.gradients : nullptr, place_.total, step);
+          context, on_host ? &place_.gradients : nullptr, place_.total, step);
       if (!applied.ok()) return fail(applied.status());
       done.sums = encode_sums(place_.total, sum_positions(*parts_.setup));
       done.gradient_norm = applied->gradient_norm;
@@ -84,17 +103,17 @@ class Trainer {
     });
   }
 
-  void evaluate(int64_t step) {
+  void evaluate(const Evaluate& wanted) {
     const auto share = std::make_shared<Share>();
+    share->wanted = wanted;
     const std::vector<FeaturesPtr> all = parts_.held_out.all();
-    for (size_t i = static_cast<size_t>(number_); i < all.size(); i += parts_.trainers.size()) {
+    for (auto i = static_cast<size_t>(wanted.first); i < all.size();
+         i += static_cast<size_t>(wanted.stride)) {
       share->left.push_back(all[i]);
     }
-    {
-      const std::lock_guard lock(mutex_);
-      evaluating_ = true;
-    }
-    evaluate_next(step, share);
+    if (share_) share_->overtaken = true;
+    share_ = share;
+    evaluate_next(share);
   }
 
   void snapshot(int64_t step) {
@@ -110,43 +129,64 @@ class Trainer {
     });
   }
 
+  void restore(int64_t step, const std::string& path) {
+    place_.worker->post([this, step, path](Context& context) {
+      Restored done{number_, step, 0, {}};
+      const Status status = restore(context, step, path, done);
+      done.outcome = Outcome::of(status);
+      caf::anon_send(peers_->supervisor, std::move(done));
+    });
+  }
+
  private:
   // A trainer's part of an evaluation.
   struct Share {
+    Evaluate wanted;
+    std::atomic<bool> overtaken{false};  // by a later evaluation
     std::deque<FeaturesPtr> left;
     WalkCounts counts;
     double seconds = 0;
   };
 
-  void after_evaluation(std::function<void()> call) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (evaluating_) {
-        deferred_ = std::move(call);
-        return;
-      }
-    }
-    call();
+  // Sums belong to one membership: a later one begins with none.
+  void begin_anew(int64_t membership) {
+    if (membership <= membership_) return;
+    membership_ = membership;
+    place_.worker->post([this](Context& context) { place_.trainer->discard(context); });
   }
 
-  void end_evaluation() {
-    std::function<void()> call;
-    {
-      const std::lock_guard lock(mutex_);
-      evaluating_ = false;
-      call.swap(deferred_);
+  Result<StepSums> collect(Context& context) {
+    // A reduction that was overtaken may still be about to end.
+    const std::lock_guard lock(gradients_mutex_);
+    return place_.trainer->collect(context, place_.gradients);
+  }
+
+  Status restore(Context& context, int64_t step, const std::string& path, Restored& done) {
+    if (!path.empty()) {
+      PERCHERON_ASSIGN_OR_RETURN(const ResumePoint point,
+                                 read_run_checkpoint(*parts_.files, path, parts_.checkpoint));
+      if (point.progress.step != step) {
+        return failed_precondition(
+            fmt::format("{} is at step {}, not {}", path, point.progress.step, step));
+      }
+      PERCHERON_RETURN_IF_ERROR(
+          place_.trainer->restore(context, point.masters, point.optimizer));
     }
-    if (call) call();
+    PERCHERON_ASSIGN_OR_RETURN(done.checksum, place_.trainer->checksum(context));
+    return ok_status();
   }
 
   // One micro-batch a job, each posted by the one before: others on the device get their turn, and
-  // the queue stays short whatever is held out.
-  void evaluate_next(int64_t step, const std::shared_ptr<Share>& share) {
-    place_.worker->post([this, step, share](Context& context) {
+  // the queue stays short whatever is held out. A later evaluation ends an earlier one.
+  void evaluate_next(const std::shared_ptr<Share>& share) {
+    place_.worker->post([this, share](Context& context) {
+      if (share->overtaken) return;
+      const Evaluate& wanted = share->wanted;
       if (share->left.empty()) {
-        caf::anon_send(peers_->supervisor, Evaluated{number_, step, share->counts.rounds,
-                                                     share->counts.tokens, share->seconds});
-        return end_evaluation();
+        caf::anon_send(peers_->supervisor,
+                       Evaluated{number_, wanted.step, wanted.round, share->counts.rounds,
+                                 share->counts.tokens, share->seconds});
+        return;
       }
       const double begin = now();
       Result<WalkCounts> counts = place_.trainer->evaluate(context, *share->left.front());
@@ -154,7 +194,7 @@ class Trainer {
       share->counts.add(*counts);
       share->left.pop_front();
       share->seconds += now() - begin;
-      evaluate_next(step, share);
+      evaluate_next(share);
     });
   }
 
@@ -179,16 +219,23 @@ class Trainer {
   void fail(const Status& status) {
     caf::anon_send(peers_->supervisor,
                    Failed{fmt::format("trainer {} on {}", number_, place_.worker->name()),
-                          Outcome::of(status)});
+                          Outcome::of(status), WorkerKind::kTrainer, number_});
+  }
+
+  void reduce_failed(int64_t step, int64_t membership, const Status& status) {
+    caf::anon_send(peers_->supervisor,
+                   ReduceFailed{number_, step, membership, Outcome::of(status)});
   }
 
   RunParts& parts_;
   TrainerPlace& place_;
   PeersPtr peers_;
   int32_t number_;
-  std::mutex mutex_;
-  bool evaluating_ = false;
-  std::function<void()> deferred_;  // an update that waits for the evaluation
+  int64_t membership_ = 0;  // that the sums belong to
+  bool alone_ = true;
+  bool reduced_on_host_ = false;  // the step's sums are in place_.gradients
+  std::mutex gradients_mutex_;    // the worker fills what the reducer sums
+  std::shared_ptr<Share> share_;  // of the evaluation that was begun last
 };
 
 }  // namespace
@@ -199,11 +246,15 @@ caf::actor start_trainer(caf::actor_system& system, RunParts& parts, PeersPtr pe
     const auto trainer = std::make_shared<Trainer>(parts, peers, number);
     return {
         [trainer](const Begin&) { trainer->idle(); },
-        [trainer](const TakeTicket& message) { trainer->train(message.ticket, message.lease); },
+        [trainer](const TakeTicket& message) { trainer->train(message); },
+        [trainer](const Regroup& message) {
+          trainer->regroup(message.membership, {message.members.begin(), message.members.end()});
+        },
         [trainer](const Reduce& message) { trainer->reduce(message.step, message.membership); },
         [trainer](const Apply& message) { trainer->apply(message.step, message.checksum); },
-        [trainer](const Evaluate& message) { trainer->evaluate(message.step); },
+        [trainer](const Evaluate& message) { trainer->evaluate(message); },
         [trainer](const TakeSnapshot& message) { trainer->snapshot(message.step); },
+        [trainer](const Restore& message) { trainer->restore(message.step, message.path); },
     };
   });
 }

@@ -27,7 +27,26 @@ class Collective {
   virtual void abort() = 0;
 };
 
+/// Forms groups whose members change over a run: each change is a new membership, a number that
+/// grows.
+class CollectiveFactory {
+ public:
+  virtual ~CollectiveFactory() = default;
+  /// Forms the group of `membership`: waits until all `members`, which each of them names in the
+  /// same order, have joined it. Ranks follow that order; `self` is the caller's number among them.
+  /// kUnavailable when not all came within the factory's time-out, or the membership was abandoned.
+  virtual Result<std::unique_ptr<Collective>> join(int64_t membership, std::span<const int> members,
+                                                   int self) = 0;
+  /// Makes every pending and later join of `membership`, and of those before it, return
+  /// kUnavailable. Any thread; never waits.
+  virtual void abandon(int64_t membership) = 0;
+};
+
 /// A group of `size` ranks in this process, through shared memory.
 std::vector<std::unique_ptr<Collective>> make_local_collectives(int size);
+
+/// For members that are threads of this process, which all use this one object: thread-safe.
+/// `timeout_seconds` limits each join.
+std::unique_ptr<CollectiveFactory> make_local_collective_factory(double timeout_seconds);
 
 }  // namespace percheron

@@ -24,6 +24,14 @@ void ObserverList::on_checkpoint(const CheckpointReport& report) {
   for (const Entry& entry : observers_) entry.observer->on_checkpoint(report);
 }
 
+void ObserverList::on_state(const StateReport& report) {
+  for (const Entry& entry : observers_) entry.observer->on_state(report);
+}
+
+void ObserverList::on_workers(const WorkersReport& report) {
+  for (const Entry& entry : observers_) entry.observer->on_workers(report);
+}
+
 void ObserverList::on_event(const std::string& text) {
   for (const Entry& entry : observers_) entry.observer->on_event(text);
 }

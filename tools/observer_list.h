@@ -18,6 +18,8 @@ class ObserverList final : public RunObserver {
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
   void on_checkpoint(const CheckpointReport& report) override;
+  void on_state(const StateReport& report) override;
+  void on_workers(const WorkersReport& report) override;
   void on_event(const std::string& text) override;
   void on_end(const RunSummary& summary) override;
 

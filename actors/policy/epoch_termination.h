@@ -22,6 +22,8 @@ class EpochTermination {
   void target_lost(int target) { working_.erase(target); }
   void leased() { ++leases_; }
   void settled();
+  /// The members that held leases have changed: none is outstanding.
+  void leases_dropped() { leases_ = 0; }
   void step_committed();
 
   /// True once: at the first call at which all conditions hold.

@@ -7,10 +7,7 @@
 namespace percheron {
 
 MailboxPolicy::MailboxPolicy(Assignment assignment, std::vector<int> trainers, int64_t lease_ttl_ns)
-    // One trainer adds in index order, so that a repeated run has the same bits.
-    : assignment_(trainers.size() == 1 ? Assignment::kFixed : assignment),
-      members_(std::move(trainers)),
-      leases_(lease_ttl_ns) {}
+    : assignment_(assignment), members_(std::move(trainers)), leases_(lease_ttl_ns) {}
 
 void MailboxPolicy::open_step(const PlannedStep& range) {
   PERCHERON_CHECK(!open_, "one step is open at a time");
@@ -79,7 +76,7 @@ std::optional<Work> MailboxPolicy::take(int trainer, int home, int64_t now_ns) {
   if (!open_) return std::nullopt;
   if (std::find(members_.begin(), members_.end(), trainer) == members_.end()) return std::nullopt;
   const std::optional<MicroBatchId> id =
-      assignment_ == Assignment::kFixed ? pick_fixed(trainer) : pick_stealing(home);
+      serves_in_order() ? pick_fixed(trainer) : pick_stealing(home);
   if (!id) return std::nullopt;
   Entry& entry = entries_.at(*id);
   homes_.at(entry.ticket.home).erase(*id);
@@ -121,14 +118,21 @@ std::vector<Ticket> MailboxPolicy::commit_step() {
 }
 
 std::vector<MicroBatchId> MailboxPolicy::trainer_lost(int trainer) {
-  const auto member = std::find(members_.begin(), members_.end(), trainer);
-  if (member == members_.end()) return {};
-  members_.erase(member);
-  ++membership_;
-  leases_.clear();  // Survivors drop their partial sums, so what they hold counts no more either.
+  std::vector<int> others = members_;
+  if (std::erase(others, trainer) == 0) return {};
+  return change_members(std::move(others), membership_ + 1);
+}
+
+std::vector<MicroBatchId> MailboxPolicy::change_members(std::vector<int> members,
+                                                        int64_t membership) {
+  PERCHERON_CHECK(membership > membership_, "memberships grow");
+  members_ = std::move(members);
+  membership_ = membership;
+  leases_.clear();  // All drop their partial sums, so what they hold counts no more either.
   std::vector<MicroBatchId> again;
   for (auto& [id, entry] : entries_) {
     if (entry.state != State::kLeased && entry.state != State::kComputed) continue;
+    ++queued_again_;
     if (entry.features_gone) {
       entry.state = State::kGone;
       again.push_back(id);
@@ -139,19 +143,36 @@ std::vector<MicroBatchId> MailboxPolicy::trainer_lost(int trainer) {
   return again;
 }
 
-std::vector<MicroBatchId> MailboxPolicy::home_lost(int home) {
+std::vector<MicroBatchId> MailboxPolicy::node_lost(int node) {
   std::vector<MicroBatchId> again;
   for (auto& [id, entry] : entries_) {
-    if (entry.ticket.home != home || entry.state == State::kGone || entry.features_gone) continue;
+    if (entry.ticket.node != node || entry.state == State::kGone || entry.features_gone) continue;
     // What is leased or computed already was read; only a lost trainer would ask for it again.
     entry.features_gone = true;
     if (entry.state == State::kQueued) {
+      homes_.at(entry.ticket.home).erase(id);
       entry.state = State::kGone;
       again.push_back(id);
     }
   }
-  homes_.erase(home);
   return again;
+}
+
+bool MailboxPolicy::unreadable(MicroBatchId id, int trainer, int64_t lease) {
+  if (!leases_.settle(id, trainer, lease)) {
+    ++stale_;
+    return false;
+  }
+  entries_.at(id).state = State::kGone;
+  return true;
+}
+
+void MailboxPolicy::restart() {
+  leases_.clear();
+  entries_.clear();
+  homes_.clear();
+  open_.reset();
+  committed_before_ = {0, 0};
 }
 
 size_t MailboxPolicy::queued() const {

@@ -55,11 +55,19 @@ class MailboxPolicy {
   /// features may be freed.
   std::vector<Ticket> commit_step();
 
-  /// A member died before the commit: nothing computed in this step counts, the membership epoch
-  /// grows. Returns micro-batches whose features are gone too and must be produced again.
+  /// Others are members from now on: nothing computed in the open step counts, every lease ends.
+  /// `membership` is higher than the one before. Returns micro-batches whose features are gone too
+  /// and must be produced again.
+  std::vector<MicroBatchId> change_members(std::vector<int> members, int64_t membership);
+  /// A member died before the commit: change_members() to the others.
   std::vector<MicroBatchId> trainer_lost(int trainer);
   /// A node's features are gone. Returns the micro-batches to be produced again.
-  std::vector<MicroBatchId> home_lost(int home);
+  std::vector<MicroBatchId> node_lost(int node);
+  /// A trainer can't read the features of its lease; true if they must be produced again, false for
+  /// a stale lease.
+  bool unreadable(MicroBatchId id, int trainer, int64_t lease);
+  /// Forgets all tickets, leases and the open step: the run goes back to an earlier one.
+  void restart();
   /// Members that hold a lease beyond its time.
   std::vector<int> overdue_trainers(int64_t now_ns) const { return leases_.overdue_owners(now_ns); }
 
@@ -71,6 +79,8 @@ class MailboxPolicy {
   int64_t steals() const { return steals_; }
   int64_t duplicates() const { return duplicates_; }
   int64_t stale() const { return stale_; }
+  /// Micro-batches that a change of members took from who had them or had computed them.
+  int64_t queued_again() const { return queued_again_; }
 
  private:
   enum class State { kQueued, kLeased, kComputed, kGone };
@@ -79,6 +89,10 @@ class MailboxPolicy {
     State state = State::kQueued;
     bool features_gone = false;  // computed, but its features can't be read again
   };
+  bool serves_in_order() const {
+    // A single trainer adds in index order, so that a repeated run has the same bits.
+    return assignment_ == Assignment::kFixed || members_.size() == 1;
+  }
   using Home = std::set<MicroBatchId>;  // in order, so its first is the oldest
 
   std::optional<MicroBatchId> pick_fixed(int trainer) const;
@@ -94,7 +108,7 @@ class MailboxPolicy {
   std::map<MicroBatchId, Entry> entries_;
   std::map<int, Home> homes_;
   int64_t membership_ = 0;
-  int64_t steals_ = 0, duplicates_ = 0, stale_ = 0;
+  int64_t steals_ = 0, duplicates_ = 0, stale_ = 0, queued_again_ = 0;
 };
 
 }  // namespace percheron

@@ -76,8 +76,28 @@ size_t SamplerPolicy::node_lost(int node) {
   return count;
 }
 
+size_t SamplerPolicy::leases_of_node_lost(int node) {
+  size_t count = 0;
+  for (const auto& [id, flight] : flights_) {
+    const auto owner = leases_.owner_of(id);
+    if (flight.node != node || !owner) continue;
+    count += target_lost(*owner);
+  }
+  credits_.node_lost(node);
+  return count;
+}
+
+void SamplerPolicy::restart() {
+  for (const auto& [id, flight] : flights_) credits_.release(id);
+  flights_.clear();
+  again_queue_.clear();
+  leases_.clear();
+  peeked_.reset();
+  ended_ = false;
+}
+
 void SamplerPolicy::produce_again(MicroBatchId id) {
-  PERCHERON_CHECK(flights_.count(id) != 0, "only what was handed out is produced again");
+  if (flights_.count(id) == 0) return;
   if (!leases_.owner_of(id) && again_queue_.count(id) == 0) requeue(id);
 }
 

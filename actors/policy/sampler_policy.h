@@ -42,8 +42,14 @@ class SamplerPolicy {
   size_t expire_leases(int64_t now_ns);
   /// A node died with its features: all that it held and that is not freed is queued again.
   size_t node_lost(int node);
-  /// One micro-batch must be produced again, though it was produced.
+  /// As node_lost(), where the mailbox tells which of the produced ones are still needed: only what
+  /// is leased there is queued again, and the node's room is given back.
+  size_t leases_of_node_lost(int node);
+  /// One micro-batch must be produced again, though it was produced. No effect when it is freed.
   void produce_again(MicroBatchId id);
+  /// Forgets all that was handed out, with its credits: the run goes back to an earlier step, from
+  /// which next_unit goes on. Older leases stay stale.
+  void restart();
 
   /// Everything was handed out, and every lease is settled.
   bool exhausted() const;

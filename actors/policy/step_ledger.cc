@@ -95,4 +95,11 @@ bool StepLedger::member_joined(int member) {
   return true;
 }
 
+void StepLedger::restart(int64_t step) {
+  PERCHERON_CHECK(members_.empty(), "only without members the run goes back");
+  step_ = step;
+  phase_ = Phase::kComputing;
+  reported_.clear();
+}
+
 }  // namespace percheron

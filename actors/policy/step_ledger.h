@@ -37,6 +37,8 @@ class StepLedger {
   Loss member_lost(int member);
   /// A member with the parameters of the open step joins before anything of it is reduced.
   bool member_joined(int member);
+  /// After kNobody: the run goes back to `step`, which members that join from now on begin with.
+  void restart(int64_t step);
 
   /// Members that have not done their part of the phase, for messages.
   std::vector<int> missing() const;

@@ -11,7 +11,8 @@ namespace percheron {
 struct Ticket {
   MicroBatchId id;
   int64_t step = 0;        // of the run, counted from 0
-  int32_t home = 0;        // deque that it waits in: its node's; in one process, a trainer's
+  int32_t node = 0;        // whose store holds the features
+  int32_t home = 0;        // deque that it waits in
   int64_t generation = 0;  // how often this micro-batch had been leased to a target before
   uint64_t bytes = 0;      // in the store
 };

@@ -12,6 +12,7 @@ namespace {
 Ticket ticket(int64_t index, int home, int64_t epoch = 0) {
   Ticket result;
   result.id = {epoch, index};
+  result.node = home;
   result.home = home;
   result.bytes = 1;
   return result;
@@ -113,13 +114,13 @@ TEST(Mailbox, LossOfATrainerQueuesTheWholeOpenStepAgainAndRefusesOldLeases) {
   EXPECT_FALSE(mailbox.take(1, 1, 0)) << "no member any more";
 }
 
-TEST(Mailbox, LostHomeIsProducedAgainAndWhatWasReadOnlyIfATrainerDies) {
+TEST(Mailbox, LostNodeIsProducedAgainAndWhatWasReadOnlyIfATrainerDies) {
   MailboxPolicy mailbox(Assignment::kStealing, members(2), 0);
   mailbox.open_step({0, 0, 0, 2});
   mailbox.put(ticket(0, 7));
   mailbox.put(ticket(1, 7));
   const auto read = mailbox.take(0, 0, 0);
-  EXPECT_EQ(mailbox.home_lost(7), (std::vector<MicroBatchId>{{0, 1}}));
+  EXPECT_EQ(mailbox.node_lost(7), (std::vector<MicroBatchId>{{0, 1}}));
   EXPECT_TRUE(mailbox.computed(read->ticket.id, 0, read->lease));
   EXPECT_EQ(mailbox.trainer_lost(1), (std::vector<MicroBatchId>{{0, 0}}));
   EXPECT_EQ(mailbox.put(ticket(0, 0)), MailboxPolicy::Put::kQueued);
@@ -133,6 +134,43 @@ TEST(Mailbox, OverdueTrainersAreNamed) {
   mailbox.take(1, 1, 50);
   EXPECT_TRUE(mailbox.overdue_trainers(149).empty());
   EXPECT_EQ(mailbox.overdue_trainers(150), std::vector<int>{1});
+}
+
+TEST(Mailbox, NewMembersBeginTheOpenStepWithFreshLeasesAndAPairMayStealAgain) {
+  MailboxPolicy mailbox(Assignment::kStealing, members(1), 0);
+  mailbox.open_step({0, 0, 0, 3});
+  for (int64_t index : {0, 1, 2}) mailbox.put(ticket(index, 0));
+  const auto held = mailbox.take(0, 0, 0);
+  EXPECT_TRUE(mailbox.change_members({0, 1}, 5).empty());
+  EXPECT_EQ(mailbox.membership(), 5);
+  EXPECT_EQ(mailbox.queued_again(), 1);
+  EXPECT_FALSE(mailbox.computed(held->ticket.id, 0, held->lease));
+  EXPECT_EQ(mailbox.take(1, 1, 0)->ticket.id.index, 0) << "stolen, not index modulo trainers";
+}
+
+TEST(Mailbox, UnreadableFeaturesAreProducedAgain) {
+  MailboxPolicy mailbox(Assignment::kStealing, members(2), 0);
+  mailbox.open_step({0, 0, 0, 1});
+  mailbox.put(ticket(0, 3));
+  const auto work = mailbox.take(1, 1, 0);
+  EXPECT_FALSE(mailbox.unreadable(work->ticket.id, 0, work->lease)) << "not its lease";
+  EXPECT_TRUE(mailbox.unreadable(work->ticket.id, 1, work->lease));
+  EXPECT_FALSE(mailbox.take(1, 1, 0));
+  EXPECT_EQ(mailbox.put(ticket(0, 2)), MailboxPolicy::Put::kQueued);
+  EXPECT_TRUE(mailbox.take(1, 1, 0));
+}
+
+TEST(Mailbox, RestartForgetsEverythingButFences) {
+  MailboxPolicy mailbox(Assignment::kStealing, members(1), 0);
+  mailbox.open_step({4, 0, 4, 1});
+  mailbox.put(ticket(4, 0));
+  const auto held = mailbox.take(0, 0, 0);
+  mailbox.restart();
+  mailbox.open_step({3, 0, 3, 1});
+  EXPECT_EQ(mailbox.put(ticket(4, 0)), MailboxPolicy::Put::kQueued);
+  EXPECT_EQ(mailbox.put(ticket(3, 0)), MailboxPolicy::Put::kQueued);
+  EXPECT_FALSE(mailbox.computed(held->ticket.id, 0, held->lease));
+  EXPECT_EQ(mailbox.take(0, 0, 0)->ticket.id.index, 3);
 }
 
 // Random arrivals, thefts and deaths: invariant 1, as seen from outside.
@@ -176,8 +214,8 @@ TEST(Mailbox, EveryMicroBatchCountsOnceWhateverDies) {
           EXPECT_TRUE(mailbox.trainer_lost(mailbox.members()[0]).empty());
           counted.clear();
         } else if (what == 99) {
-          const int home = static_cast<int>(random.below(4));
-          for (MicroBatchId id : mailbox.home_lost(home)) to_come.push_back(id.index);
+          const int node = static_cast<int>(random.below(4));
+          for (MicroBatchId id : mailbox.node_lost(node)) to_come.push_back(id.index);
           // What was read stays counted; its features are made anew for a later death.
           mailbox.trainer_lost(-1);
           if (mailbox.members().size() > 1) {

@@ -21,11 +21,19 @@ class FakeClock final : public Clock {
 class Diary final : public RunOrders {
  public:
   void open_step(const PlannedStep& step) override { add("open", step.step); }
-  void reduce(int64_t step, int64_t) override { add("reduce", step); }
+  void reduce(const Trainers&, int64_t step, int64_t) override { add("reduce", step); }
   void commit(int64_t step) override { add("commit", step); }
-  void apply(int64_t step, bool) override { add("apply", step); }
-  void evaluate(int64_t step) override { add("evaluate", step); }
-  void snapshot(int64_t step) override { add("snapshot", step); }
+  void apply(const Trainers&, int64_t step, bool) override { add("apply", step); }
+  void evaluate(const Trainers&, int64_t step, int64_t) override { add("evaluate", step); }
+  void snapshot(int, int64_t step) override { add("snapshot", step); }
+  void regroup(const Trainers&, int64_t membership) override {
+    if (membership > 0) add("regroup", membership);
+  }
+  void restore(const Trainers&, int64_t, const std::string&) override {}
+  void target_lost(int) override {}
+  void target_ready(int) override {}
+  void node_lost(int) override {}
+  void rewind(int64_t) override {}
   void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) override {
     add(prove ? "prove" : "write", step);
     written_best = progress.best_step;
@@ -74,8 +82,8 @@ class SupervisorTest : public testing::Test {
 
   void run_step(int64_t step, double weight = 1) {
     const MicroBatchId id{0, step};
-    supervisor_->trainer_work({0, id, true, 0, 0, 0, 0});
-    supervisor_->trainer_work({0, id, false, 10, 1, 0.1, 0});
+    supervisor_->trainer_work({0, id, true, 0, 0, 0, 0, 0});
+    supervisor_->trainer_work({0, id, false, 10, 1, 0.1, 0, 0});
     supervisor_->step_computed(step, 0);
     for (int trainer = 0; trainer < trainers_; ++trainer) {
       supervisor_->reduced(trainer, step, 0, 0.1);
@@ -162,8 +170,8 @@ TEST_F(SupervisorTest, EvaluationSteersBestAndTheCheckpointKnowsIt) {
   WalkCounts counts;
   counts.rounds = {10};
   counts.tokens = {12};
-  supervisor_->evaluated(0, counts, 1);
-  supervisor_->evaluated(0, counts, 2);
+  supervisor_->evaluated(0, 0, 0, counts, 1);
+  supervisor_->evaluated(1, 0, 0, counts, 2);
   EXPECT_EQ(diary_.read(), "prove0");
   EXPECT_EQ(diary_.written_best, 0);
   ASSERT_EQ(observer_.evaluations().size(), 1u);
@@ -291,7 +299,7 @@ TEST_F(SupervisorTest, FirstRatesAreThoseOfTheFirstStep) {
   clock_.advance(50);
   supervisor_->held_out_ready();
   clock_.advance(5);
-  supervisor_->evaluated(0, {}, 5);
+  supervisor_->evaluated(0, 0, 0, {}, 5);
   write(0);
   clock_.advance(0.3);
   run_step(0);

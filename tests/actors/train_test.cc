@@ -261,6 +261,10 @@ class ForwardingTrainer : public StepTrainer {
                             const StepSums& total, int64_t step) override {
     return inner_->apply(context, gradients, total, step);
   }
+  Status restore(Context& context, const std::map<std::string, ConstTensorView>& masters,
+                 const OptimizerState& optimizer) override {
+    return inner_->restore(context, masters, optimizer);
+  }
   Result<uint32_t> checksum(Context& context) override { return inner_->checksum(context); }
   Result<TrainerSnapshot> snapshot(Context& context, int64_t step) override {
     return inner_->snapshot(context, step);

@@ -1,5 +1,7 @@
 #include <cmath>
+#include <future>
 #include <thread>
+#include <utility>
 
 #include "base/random.h"
 #include "gtest/gtest.h"
@@ -100,6 +102,58 @@ TEST(LocalCollective, TheLastReductionSucceedsThoughAMemberLeavesRightAfter) {
     }
     for (std::thread& thread : threads) thread.join();
   }
+}
+
+/// Joins on a thread of its own.
+std::future<Result<std::unique_ptr<Collective>>> join(CollectiveFactory& factory,
+                                                      int64_t membership, std::vector<int> members,
+                                                      int self) {
+  return std::async(std::launch::async, [&factory, membership, members = std::move(members), self] {
+    return factory.join(membership, members, self);
+  });
+}
+
+TEST(LocalCollectiveFactory, MembersMeetAndRanksFollowTheirOrder) {
+  const auto factory = make_local_collective_factory(60);
+  for (int64_t membership = 0; membership < 3; ++membership) {
+    auto seven = join(*factory, membership, {7, 2}, 7);
+    auto two = factory->join(membership, std::vector<int>{7, 2}, 2);
+    auto other = seven.get();
+    ASSERT_TRUE(two.ok() && other.ok());
+    EXPECT_EQ((*other)->rank(), 0);
+    EXPECT_EQ((*two)->rank(), 1);
+    EXPECT_EQ((*two)->size(), 2);
+    std::thread reducer([&other] {
+      std::vector<float> values = {1};
+      EXPECT_TRUE((*other)->all_reduce_sum(std::span<float>(values)).ok());
+    });
+    std::vector<float> values = {2};
+    EXPECT_TRUE((*two)->all_reduce_sum(std::span<float>(values)).ok());
+    EXPECT_EQ(values[0], 3);
+    reducer.join();
+  }
+}
+
+TEST(LocalCollectiveFactory, WhoWaitsForAMemberThatNeverComesGivesUp) {
+  const auto factory = make_local_collective_factory(0.05);
+  const auto alone = factory->join(0, std::vector<int>{0, 1}, 0);
+  EXPECT_EQ(alone.status().code(), StatusCode::kUnavailable);
+  // Nor does the other find half a group.
+  EXPECT_EQ(factory->join(0, std::vector<int>{0, 1}, 1).status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(factory->join(1, std::vector<int>{0}, 0).ok());
+}
+
+TEST(LocalCollectiveFactory, AbandonedMembershipsEndAtOnceAndLaterOnesAreFormed) {
+  const auto factory = make_local_collective_factory(600);
+  auto waiting = join(*factory, 3, {0, 1, 2}, 0);
+  auto also = join(*factory, 3, {0, 1, 2}, 2);
+  factory->abandon(3);
+  EXPECT_EQ(waiting.get().status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(also.get().status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(factory->join(2, std::vector<int>{0}, 0).status().code(), StatusCode::kUnavailable);
+  auto other = join(*factory, 4, {0, 2}, 0);
+  EXPECT_TRUE(factory->join(4, std::vector<int>{0, 2}, 2).ok());
+  EXPECT_TRUE(other.get().ok());
 }
 
 }  // namespace

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <set>
+#include <vector>
+
+namespace percheron {
+
+/// What a worker of a run does.
+enum class WorkerKind { kTarget, kTrainer };
+
+/// "target" or "trainer".
+const char* worker_kind_name(WorkerKind kind);
+
+/// Which workers of a run are there.
+class WorkerRoll {
+ public:
+  /// At first all are there: targets and trainers are numbered from 0.
+  WorkerRoll(int targets, int trainers);
+
+  /// The run has a place for such a worker.
+  bool known(WorkerKind kind, int number) const;
+  /// False if it was away already, or is not known.
+  bool lost(WorkerKind kind, int number);
+  /// False if it was there already, or is not known.
+  bool ready(WorkerKind kind, int number);
+
+  bool there(WorkerKind kind, int number) const { return there_.at(kind).count(number) != 0; }
+  const std::set<int>& there(WorkerKind kind) const { return there_.at(kind); }
+
+ private:
+  std::map<WorkerKind, int> places_;
+  std::map<WorkerKind, std::set<int>> there_;
+};
+
+/// Where tickets wait. In one node every trainer has a deque, which targets fill in turn; among
+/// several, every node with trainers has one: features are read where they were made as long as
+/// there are any.
+class Homes {
+ public:
+  /// The node of each target and trainer; at least one trainer.
+  Homes(std::vector<int> target_nodes, std::vector<int> trainer_nodes);
+
+  int of_target(int target) const { return of_target_[static_cast<size_t>(target)]; }
+  int of_trainer(int trainer) const { return of_trainer_[static_cast<size_t>(trainer)]; }
+
+ private:
+  std::vector<int> of_target_, of_trainer_;
+};
+
+}  // namespace percheron

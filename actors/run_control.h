@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <variant>
+#include <vector>
+
+#include "actors/policy/worker_roll.h"
+
+namespace percheron {
+
+/// What an operator asks of a run. Each may be repeated without harm.
+enum class RunOrder {
+  kPause,     // hold at the next step boundary
+  kResume,    // go on
+  kSnapshot,  // a checkpoint at the next step boundary, which a paused run is at
+  kStop,      // a checkpoint at the next step boundary, then the end
+};
+
+/// How others steer a run while it goes on, from any thread: the operator, and whoever watches the
+/// workers. Answers come through RunObserver::on_state, on_workers, on_checkpoint and on_event.
+class RunControl {
+ public:
+  struct Worker {
+    WorkerKind kind = WorkerKind::kTarget;
+    int number = 0;
+  };
+  struct Lost : Worker {};
+  struct Ready : Worker {};
+  struct LostNode {
+    int node = 0;
+  };
+  using Message = std::variant<RunOrder, Lost, Ready, LostNode>;
+
+  void order(RunOrder order) { tell(order); }
+  /// A worker is dead, or does not answer: it gets no work until it is ready again.
+  void worker_lost(WorkerKind kind, int number) { tell(Lost{{kind, number}}); }
+  /// It was started again and knows nothing.
+  void worker_ready(WorkerKind kind, int number) { tell(Ready{{kind, number}}); }
+  /// The features of a node are gone; its workers are told one by one, before.
+  void node_lost(int node) { tell(LostNode{node}); }
+
+  /// The run takes messages from now on, those that were told before first.
+  void attach(std::function<void(const Message&)> run);
+  /// The run has ended: messages have no effect any more.
+  void detach();
+
+ private:
+  void tell(const Message& message);
+
+  // Told before there is a run to hear it; more than an operator could want.
+  static constexpr size_t kWaitingMax = 1000;
+
+  std::mutex mutex_;
+  std::function<void(const Message&)> run_;
+  bool over_ = false;
+  std::vector<Message> waiting_;
+};
+
+}  // namespace percheron
