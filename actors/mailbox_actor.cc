@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <numeric>
@@ -20,6 +22,7 @@ class Mailbox {
       : self_(self),
         peers_(std::move(peers)),
         homes_(parts.target_nodes(), parts.trainer_nodes()),
+        features_are_here_(!parts.credits),
         policy_(parts.setup->assignment, trainer_numbers(parts), 0) {}
 
   void open(const PlannedStep& range) {
@@ -56,15 +59,24 @@ class Mailbox {
   void node_lost(int node) { produce_again(policy_.node_lost(node)); }
 
   void unreadable(const Unreadable& message) {
-    if (policy_.unreadable(message.id, message.trainer, message.lease)) {
-      self_->send(peers_->supervisor, settled(message.trainer, message.id));
-      produce_again({message.id});
+    const MicroBatchId id = message.id;
+    // Of no account where the lease was taken away: others have computed it, and it was freed.
+    if (!policy_.unreadable(id, message.trainer, message.lease)) return;
+    if (features_are_here_) {
+      const Status lost = internal_error(
+          fmt::format("the features of micro-batch ({}, {}) are not in the store", id.epoch, id.index));
+      self_->send(peers_->supervisor, Failed{"the mailbox", Outcome::of(lost),
+                                             WorkerKind::kTrainer, message.trainer});
+      return;
     }
+    self_->send(peers_->supervisor, settled(message.trainer, id));
+    produce_again({id});
   }
 
-  void rewind(int64_t step) {
+  void rewind(const Rewind& message) {
     policy_.restart();
-    self_->send(peers_->supervisor, Rewind{step});
+    rewinds_ = message.rewinds;
+    self_->send(peers_->supervisor, message);
   }
 
   void computed(const Computed& message) {
@@ -108,7 +120,7 @@ class Mailbox {
   }
 
   void produce_again(std::vector<MicroBatchId> ids) {
-    if (!ids.empty()) self_->send(peers_->sampler, ProduceAgain{std::move(ids)});
+    if (!ids.empty()) self_->send(peers_->sampler, ProduceAgain{std::move(ids), rewinds_});
   }
 
   void pump() {
@@ -130,7 +142,9 @@ class Mailbox {
   caf::event_based_actor* self_;
   PeersPtr peers_;
   const Homes homes_;
+  const bool features_are_here_;  // all of them, so that none can be lost
   MailboxPolicy policy_;
+  int64_t rewinds_ = 0;
   std::deque<int> idle_;  // trainers that wait, longest first
 };
 
@@ -149,7 +163,7 @@ caf::actor start_mailbox(caf::actor_system& system, RunParts& parts, PeersPtr pe
         [mailbox](const Regroup& message) { mailbox->regroup(message); },
         [mailbox](const NodeLost& message) { mailbox->node_lost(message.node); },
         [mailbox](const Unreadable& message) { mailbox->unreadable(message); },
-        [mailbox](const Rewind& message) { mailbox->rewind(message.step); },
+        [mailbox](const Rewind& message) { mailbox->rewind(message); },
     };
   });
 }

@@ -174,6 +174,7 @@ struct Freed {
 struct Apply {
   int64_t step = 0;
   bool checksum = false;
+  int64_t round = 0;  // of this order, which its answer names
 };
 /// Trainer to supervisor: my parameters contain the step. `sums` are those of the whole step, as
 /// encode_sums() lays them out.
@@ -187,6 +188,7 @@ struct Applied {
   bool has_checksum = false;
   uint32_t checksum = 0;
   double seconds = 0;
+  int64_t round = 0;
 };
 
 // --- evaluation and checkpoints ------------------------------------------------------------------
@@ -232,6 +234,8 @@ struct Failed {
 };
 
 // --- workers that come and go --------------------------------------------------------------------
+// A link passes on a worker's words up to its loss, and to a worker only what was sent since it was
+// ready: what is meant for a dead one never reaches the one that takes its place.
 
 /// Whoever watches the workers to supervisor, and supervisor to sampler: a worker is dead.
 struct WorkerLost {
@@ -251,6 +255,7 @@ struct NodeLost {
 /// Mailbox to sampler: produce these again.
 struct ProduceAgain {
   std::vector<MicroBatchId> ids;
+  int64_t rewinds = 0;  // that the mailbox has gone back: what it lacked before is wanted no more
 };
 /// Sampler or mailbox to supervisor: so many micro-batches of a lost worker were queued again.
 struct QueuedAgain {
@@ -273,16 +278,19 @@ struct Regrouped {
 struct Restore {
   int64_t step = 0;
   std::string path;
+  int64_t round = 0;
 };
 struct Restored {
   int32_t trainer = 0;
   int64_t step = 0;
+  int64_t round = 0;
   uint32_t checksum = 0;
   Outcome outcome;
 };
 /// Supervisor to sampler, from there to mailbox, and from there back: the run goes back to `step`.
 struct Rewind {
   int64_t step = 0;
+  int64_t rewinds = 0;  // of the sampler so far
 };
 /// The operator to supervisor.
 struct Steer {
@@ -322,10 +330,10 @@ inline auto fields_of(ReduceFailed& x) {
 inline auto fields_of(Reduced& x) { return std::tie(x.trainer, x.step, x.membership, x.seconds); }
 inline auto fields_of(Commit& x) { return std::tie(x.step); }
 inline auto fields_of(Freed& x) { return std::tie(x.range); }
-inline auto fields_of(Apply& x) { return std::tie(x.step, x.checksum); }
+inline auto fields_of(Apply& x) { return std::tie(x.step, x.checksum, x.round); }
 inline auto fields_of(Applied& x) {
   return std::tie(x.trainer, x.step, x.sums, x.gradient_norm, x.rate_factor, x.skipped,
-                  x.has_checksum, x.checksum, x.seconds);
+                  x.has_checksum, x.checksum, x.seconds, x.round);
 }
 inline auto fields_of(Evaluate& x) { return std::tie(x.step, x.round, x.first, x.stride); }
 inline auto fields_of(Evaluated& x) {
@@ -340,13 +348,15 @@ inline auto fields_of(Failed& x) { return std::tie(x.who, x.outcome, x.kind, x.n
 inline auto fields_of(WorkerLost& x) { return std::tie(x.kind, x.number); }
 inline auto fields_of(WorkerReady& x) { return std::tie(x.kind, x.number); }
 inline auto fields_of(NodeLost& x) { return std::tie(x.node); }
-inline auto fields_of(ProduceAgain& x) { return std::tie(x.ids); }
+inline auto fields_of(ProduceAgain& x) { return std::tie(x.ids, x.rewinds); }
 inline auto fields_of(QueuedAgain& x) { return std::tie(x.kind, x.micro_batches); }
 inline auto fields_of(Regroup& x) { return std::tie(x.membership, x.members); }
 inline auto fields_of(Regrouped& x) { return std::tie(x.trainer, x.membership); }
-inline auto fields_of(Restore& x) { return std::tie(x.step, x.path); }
-inline auto fields_of(Restored& x) { return std::tie(x.trainer, x.step, x.checksum, x.outcome); }
-inline auto fields_of(Rewind& x) { return std::tie(x.step); }
+inline auto fields_of(Restore& x) { return std::tie(x.step, x.path, x.round); }
+inline auto fields_of(Restored& x) {
+  return std::tie(x.trainer, x.step, x.round, x.checksum, x.outcome);
+}
+inline auto fields_of(Rewind& x) { return std::tie(x.step, x.rewinds); }
 inline auto fields_of(Steer& x) { return std::tie(x.order); }
 inline auto fields_of(Tick&) { return std::tie(); }
 

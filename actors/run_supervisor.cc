@@ -155,9 +155,10 @@ void RunSupervisor::reduced(int trainer, int64_t step, int64_t membership, doubl
 
 void RunSupervisor::apply_step() {
   apply_waits_ = false;
+  apply_round_ = ++rounds_;
   const int64_t step = ledger_.step();
   orders_.apply(ledger_.members(), step,
-                settings_.checksum_steps > 0 && step % settings_.checksum_steps == 0);
+                settings_.checksum_steps > 0 && step % settings_.checksum_steps == 0, apply_round_);
 }
 
 void RunSupervisor::count_committed_step(const PlannedStep& step) {
@@ -169,9 +170,12 @@ void RunSupervisor::count_committed_step(const PlannedStep& step) {
 void RunSupervisor::applied(int64_t step, const AppliedReport& report, const PoolState& pool) {
   touch();
   meter_.trainer_worked(0, report.seconds);
-  if (finished_ || step != ledger_.step()) return;
+  if (finished_ || report.round != apply_round_) return;
   pool_ = pool;
-  applied_.push_back(report);
+  const std::vector<int>& members = ledger_.members();
+  if (std::find(members.begin(), members.end(), report.trainer) != members.end()) {
+    applied_.push_back(report);
+  }
   if (ledger_.applied(report.trainer, step)) all_applied(step);
 }
 
@@ -241,7 +245,7 @@ bool RunSupervisor::order_due(int64_t step) {
     observer_.on_event(fmt::format("the checkpoint of step {} is {}", step, saved_.path));
   }
   save_wanted_ = false;
-  if (evaluate) begin_evaluation(step, 0);
+  if (evaluate) begin_evaluation(step);
   if (!save) return true;
   saved_at_ = step;
   const int from = ledger_.members().front();
@@ -251,8 +255,9 @@ bool RunSupervisor::order_due(int64_t step) {
   return true;
 }
 
-void RunSupervisor::begin_evaluation(int64_t step, int64_t round) {
+void RunSupervisor::begin_evaluation(int64_t step) {
   const std::vector<int>& members = ledger_.members();
+  const int64_t round = ++rounds_;
   evaluation_ = PendingEvaluation{step, round, {members.begin(), members.end()}, {}, 0};
   orders_.evaluate(members, step, round);
 }
@@ -273,15 +278,16 @@ void RunSupervisor::rank_by_training() {
   best_.better(checkpoint_->step, simulated);
 }
 
-void RunSupervisor::evaluated(int trainer, int64_t step, int64_t round, const WalkCounts& counts,
+void RunSupervisor::evaluated(int trainer, int64_t round, const WalkCounts& counts,
                               double seconds) {
   touch();
   meter_.trainer_elsewhere(seconds);
-  if (finished_ || !evaluation_ || evaluation_->step != step || evaluation_->round != round) return;
+  if (finished_ || !evaluation_ || evaluation_->round != round) return;
   if (evaluation_->left.erase(trainer) == 0) return;
   evaluation_->counts.add(counts);
   evaluation_->seconds = std::max(evaluation_->seconds, seconds);
   if (!evaluation_->left.empty()) return;
+  const int64_t step = evaluation_->step;
   EvaluationReport report;
   report.step = step;
   report.draft_lengths = setup_.draft_lengths;

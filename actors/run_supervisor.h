@@ -25,6 +25,8 @@
 namespace percheron {
 
 /// What the supervisor tells the other actors.
+/// What a member has to answer bears a round, and the answer too: a later round takes the place of an
+/// earlier one, and what a dead worker has still answered to that counts no more.
 class RunOrders {
  public:
   using Trainers = std::vector<int>;
@@ -33,13 +35,14 @@ class RunOrders {
   virtual void open_step(const PlannedStep& step) = 0;  // to the mailbox
   virtual void reduce(const Trainers& members, int64_t step, int64_t membership) = 0;
   virtual void commit(int64_t step) = 0;  // to the mailbox
-  virtual void apply(const Trainers& members, int64_t step, bool checksum) = 0;
+  virtual void apply(const Trainers& members, int64_t step, bool checksum, int64_t round) = 0;
   virtual void evaluate(const Trainers& members, int64_t step, int64_t round) = 0;
   virtual void snapshot(int trainer, int64_t step) = 0;
   /// To the mailbox and the members: they reduce together from now on.
   virtual void regroup(const Trainers& members, int64_t membership) = 0;
   /// To trainers: tell your checksum, after going on from `checkpoint` unless it is empty.
-  virtual void restore(const Trainers& trainers, int64_t step, const std::string& checkpoint) = 0;
+  virtual void restore(const Trainers& trainers, int64_t step, const std::string& checkpoint,
+                       int64_t round) = 0;
   virtual void target_lost(int target) = 0;   // to the sampler
   virtual void target_ready(int target) = 0;  // to the sampler
   virtual void node_lost(int node) = 0;       // to the sampler and then the mailbox
@@ -68,6 +71,7 @@ struct AppliedReport {
   AppliedStep applied;
   std::optional<uint32_t> checksum;
   double seconds = 0;
+  int64_t round = 0;
 };
 
 /// What the store and the mailbox held when a step ended.
@@ -103,8 +107,7 @@ class RunSupervisor {
   void step_computed(int64_t step, int64_t membership);
   void reduced(int trainer, int64_t step, int64_t membership, double seconds);
   void applied(int64_t step, const AppliedReport& report, const PoolState& pool);
-  void evaluated(int trainer, int64_t step, int64_t round, const WalkCounts& counts,
-                 double seconds);
+  void evaluated(int trainer, int64_t round, const WalkCounts& counts, double seconds);
   void snapshot_taken(int64_t step, double seconds);
   void checkpoint_written(const CheckpointReport& report, const Status& status);
   void failed(const std::string& who, const Status& status);
@@ -119,7 +122,7 @@ class RunSupervisor {
   void regrouped(int trainer, int64_t membership);
   /// Not the end where a member is dead: that is known within death_seen_seconds.
   void reduce_failed(int trainer, int64_t step, int64_t membership, const Status& status);
-  void restored(int trainer, int64_t step, uint32_t checksum, const Status& status);
+  void restored(int trainer, int64_t round, uint32_t checksum, const Status& status);
   /// Sampler and mailbox have forgotten what came after the step.
   void rewound(int64_t step);
 
@@ -143,7 +146,7 @@ class RunSupervisor {
   };
   struct PendingEvaluation {
     int64_t step = 0;
-    int64_t round = 0;  // grows when a death makes the members begin again
+    int64_t round = 0;
     std::set<int> left = {};  // trainers that have not reported
     WalkCounts counts;
     double seconds = 0;
@@ -172,7 +175,7 @@ class RunSupervisor {
   void boundary();
   /// What is due at the boundary before `step`; false when it has to wait for the disk.
   bool order_due(int64_t step);
-  void begin_evaluation(int64_t step, int64_t round);
+  void begin_evaluation(int64_t step);
   void apply_step();
   void try_finish();
   void try_write();
@@ -229,6 +232,7 @@ class RunSupervisor {
   WorkerRoll roll_;
   std::set<int> newcomers_;  // trainers that are there and no members
   std::optional<JoinRound> join_;
+  int64_t join_round_ = 0, apply_round_ = 0, rounds_ = 0;
   double join_since_ = 0;
   bool join_waits_for_due_ = false;  // the checkpoint for a join failed: until the next due one
   std::map<WorkerKind, double> absent_since_;  // no worker of the kind is there

@@ -67,7 +67,7 @@ void RunSupervisor::replace_lost_evaluator(int number) {
   if (!evaluation_ || evaluation_->left.count(number) == 0) return;
   observer_.on_event(fmt::format("the evaluation of step {} begins again without trainer {}",
                                  evaluation_->step, number));
-  begin_evaluation(evaluation_->step, evaluation_->round + 1);
+  begin_evaluation(evaluation_->step);
 }
 
 void RunSupervisor::replace_lost_source(int number) {
@@ -167,8 +167,9 @@ bool RunSupervisor::joining(int64_t step) {
   const std::vector<int>& members = ledger_.members();
   join_.emplace(step, newcomers_, std::set<int>(members.begin(), members.end()));
   join_since_ = now();
-  orders_.restore({newcomers_.begin(), newcomers_.end()}, step, saved_.path);
-  orders_.restore(members, step, "");
+  join_round_ = ++rounds_;
+  orders_.restore({newcomers_.begin(), newcomers_.end()}, step, saved_.path, join_round_);
+  orders_.restore(members, step, "", join_round_);
   return true;
 }
 
@@ -193,7 +194,8 @@ void RunSupervisor::try_rewind() {
   orders_.rewind(to.step);
   join_.emplace(to.step, newcomers_, std::set<int>());
   join_since_ = now();
-  orders_.restore({newcomers_.begin(), newcomers_.end()}, to.step, saved_.path);
+  join_round_ = ++rounds_;
+  orders_.restore({newcomers_.begin(), newcomers_.end()}, to.step, saved_.path, join_round_);
 }
 
 void RunSupervisor::rewound(int64_t step) {
@@ -203,9 +205,9 @@ void RunSupervisor::rewound(int64_t step) {
   settle_join();
 }
 
-void RunSupervisor::restored(int trainer, int64_t step, uint32_t checksum, const Status& status) {
+void RunSupervisor::restored(int trainer, int64_t round, uint32_t checksum, const Status& status) {
   touch();
-  if (finished_ || !join_ || join_->step() != step || join_->missing().count(trainer) == 0) return;
+  if (finished_ || !join_ || round != join_round_ || join_->missing().count(trainer) == 0) return;
   if (status.ok()) {
     join_->restored(trainer, checksum);
   } else if (newcomers_.count(trainer) != 0) {

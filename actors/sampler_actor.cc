@@ -66,6 +66,7 @@ class Sampler {
   }
 
   void produce_again(const ProduceAgain& message) {
+    if (message.rewinds != rewinds_) return;
     for (MicroBatchId id : message.ids) policy_.produce_again(id);
     const auto count = static_cast<int64_t>(message.ids.size());
     self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
@@ -77,7 +78,7 @@ class Sampler {
     sequence_ = WorkSequence(parts_.setup, parts_.batches, step,
                              held_out_left_ > 0 ? HeldOutWork::kFirst : HeldOutWork::kDone);
     policy_.restart();
-    self_->send(peers_->mailbox, Rewind{step});
+    self_->send(peers_->mailbox, Rewind{step, ++rewinds_});
     begin(step);
   }
 
@@ -167,6 +168,7 @@ class Sampler {
   SamplerPolicy policy_;
   std::set<int> idle_, lost_;  // targets
   int64_t held_out_left_;
+  int64_t rewinds_ = 0;
   int64_t next_epoch_ = -1;  // the first whose exhaustion is not reported; -1 before the begin
 };
 

@@ -20,8 +20,8 @@ class Orders final : public RunOrders {
     tell(members, Reduce{step, membership});
   }
   void commit(int64_t step) override { self_->send(peers_->mailbox, Commit{step}); }
-  void apply(const Trainers& members, int64_t step, bool checksum) override {
-    tell(members, Apply{step, checksum});
+  void apply(const Trainers& members, int64_t step, bool checksum, int64_t round) override {
+    tell(members, Apply{step, checksum, round});
   }
   void evaluate(const Trainers& members, int64_t step, int64_t round) override {
     const auto stride = static_cast<int64_t>(members.size());
@@ -34,8 +34,9 @@ class Orders final : public RunOrders {
     self_->send(peers_->mailbox, message);
     tell(members, message);
   }
-  void restore(const Trainers& trainers, int64_t step, const std::string& checkpoint) override {
-    tell(trainers, Restore{step, checkpoint});
+  void restore(const Trainers& trainers, int64_t step, const std::string& checkpoint,
+               int64_t round) override {
+    tell(trainers, Restore{step, checkpoint, round});
   }
   void target_lost(int target) override {
     self_->send(peers_->sampler, WorkerLost{WorkerKind::kTarget, target});
@@ -97,6 +98,7 @@ class Orders final : public RunOrders {
       const std::lock_guard lock(parts.snapshot_mutex);
       snapshot = std::move(parts.snapshot);
     }
+    if (!snapshot) return unavailable("the trainer that was asked for its parameters is gone");
     PERCHERON_ASSIGN_OR_RETURN(
         done.path, write_run_checkpoint(*parts.files, parts.checkpoint, *snapshot, progress));
     const Result<uint64_t> bytes = checkpoint_bytes(*parts.files, done.path);
@@ -146,6 +148,7 @@ class Shell {
     report.applied = {message.gradient_norm, message.rate_factor, message.skipped};
     if (message.has_checksum) report.checksum = message.checksum;
     report.seconds = message.seconds;
+    report.round = message.round;
     supervisor_.applied(message.step, report, orders_.pool());
   }
 
@@ -153,7 +156,7 @@ class Shell {
     WalkCounts counts;
     counts.rounds = message.rounds;
     counts.tokens = message.tokens;
-    supervisor_.evaluated(message.trainer, message.step, message.round, counts, message.seconds);
+    supervisor_.evaluated(message.trainer, message.round, counts, message.seconds);
   }
 
   void written(const CheckpointWritten& message) {
@@ -266,7 +269,7 @@ caf::message_handler member_handlers(const std::shared_ptr<Shell>& shell) {
         s->reduce_failed(m.trainer, m.step, m.membership, m.outcome.status());
       },
       [shell, s](const Restored& m) {
-        s->restored(m.trainer, m.step, m.checksum, m.outcome.status()), shell->settle();
+        s->restored(m.trainer, m.round, m.checksum, m.outcome.status()), shell->settle();
       },
       [shell, s](const Rewind& m) { s->rewound(m.step), shell->settle(); },
       [shell, s](const Steer& m) { s->order(m.order), shell->settle(); },

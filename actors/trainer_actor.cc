@@ -28,7 +28,12 @@ class Trainer {
     place_.worker->post([this, ticket, lease](Context& context) {
       const double begin = now();
       Computed done{number_, ticket.id, lease, 0, 0, 0};
-      const Status status = add(context, ticket.id, done);
+      const FeaturesPtr features = parts_.store->get(ticket.id);
+      if (!features) {
+        caf::anon_send(peers_->mailbox, Unreadable{number_, ticket.id, lease});
+        return idle();
+      }
+      const Status status = add(context, *features, done);
       done.seconds = now() - begin;
       if (!status.ok()) return fail(status);
       caf::anon_send(peers_->mailbox, std::move(done));
@@ -78,21 +83,22 @@ class Trainer {
     });
   }
 
-  void apply(int64_t step, bool checksum) {
+  void apply(const Apply& order) {
     const bool on_host = reduced_on_host_;
-    place_.worker->post([this, step, checksum, on_host](Context& context) {
+    place_.worker->post([this, order, on_host](Context& context) {
       const double begin = now();
       Applied done;
       done.trainer = number_;
-      done.step = step;
+      done.step = order.step;
+      done.round = order.round;
       Result<AppliedStep> applied = place_.trainer->apply(
-          context, on_host ? &place_.gradients : nullptr, place_.total, step);
+          context, on_host ? &place_.gradients : nullptr, place_.total, order.step);
       if (!applied.ok()) return fail(applied.status());
       done.sums = encode_sums(place_.total, sum_positions(*parts_.setup));
       done.gradient_norm = applied->gradient_norm;
       done.rate_factor = applied->rate_factor;
       done.skipped = applied->skipped;
-      if (checksum) {
+      if (order.checksum) {
         Result<uint32_t> value = place_.trainer->checksum(context);
         if (!value.ok()) return fail(value.status());
         done.has_checksum = true;
@@ -129,10 +135,10 @@ class Trainer {
     });
   }
 
-  void restore(int64_t step, const std::string& path) {
-    place_.worker->post([this, step, path](Context& context) {
-      Restored done{number_, step, 0, {}};
-      const Status status = restore(context, step, path, done);
+  void restore(const Restore& order) {
+    place_.worker->post([this, order](Context& context) {
+      Restored done{number_, order.step, order.round, 0, {}};
+      const Status status = restore(context, order, done);
       done.outcome = Outcome::of(status);
       caf::anon_send(peers_->supervisor, std::move(done));
     });
@@ -161,13 +167,13 @@ class Trainer {
     return place_.trainer->collect(context, place_.gradients);
   }
 
-  Status restore(Context& context, int64_t step, const std::string& path, Restored& done) {
-    if (!path.empty()) {
+  Status restore(Context& context, const Restore& order, Restored& done) {
+    if (!order.path.empty()) {
       PERCHERON_ASSIGN_OR_RETURN(const ResumePoint point,
-                                 read_run_checkpoint(*parts_.files, path, parts_.checkpoint));
-      if (point.progress.step != step) {
+                                 read_run_checkpoint(*parts_.files, order.path, parts_.checkpoint));
+      if (point.progress.step != order.step) {
         return failed_precondition(
-            fmt::format("{} is at step {}, not {}", path, point.progress.step, step));
+            fmt::format("{} is at step {}, not {}", order.path, point.progress.step, order.step));
       }
       PERCHERON_RETURN_IF_ERROR(
           place_.trainer->restore(context, point.masters, point.optimizer));
@@ -200,20 +206,15 @@ class Trainer {
 
   double now() const { return static_cast<double>(parts_.clock->monotonic_ns()) * 1e-9; }
 
-  Status add(Context& context, MicroBatchId id, Computed& done) {
-    const FeaturesPtr features = parts_.store->get(id);
-    if (!features) {
-      return internal_error(fmt::format("the features of micro-batch ({}, {}) are not in the store",
-                                        id.epoch, id.index));
-    }
-    if (features->fingerprint != parts_.fingerprint) {  // invariant 7
+  Status add(Context& context, const Features& features, Computed& done) {
+    if (features.fingerprint != parts_.fingerprint) {  // invariant 7
       return failed_precondition(
-          fmt::format("micro-batch ({}, {}) has features of run {}, this run is {}", id.epoch,
-                      id.index, features->fingerprint, parts_.fingerprint));
+          fmt::format("micro-batch ({}, {}) has features of run {}, this run is {}", done.id.epoch,
+                      done.id.index, features.fingerprint, parts_.fingerprint));
     }
-    done.tokens = features->batch.tokens();
-    done.samples = features->batch.documents();
-    return place_.trainer->add(context, *features).status();
+    done.tokens = features.batch.tokens();
+    done.samples = features.batch.documents();
+    return place_.trainer->add(context, features).status();
   }
 
   void fail(const Status& status) {
@@ -251,10 +252,10 @@ caf::actor start_trainer(caf::actor_system& system, RunParts& parts, PeersPtr pe
           trainer->regroup(message.membership, {message.members.begin(), message.members.end()});
         },
         [trainer](const Reduce& message) { trainer->reduce(message.step, message.membership); },
-        [trainer](const Apply& message) { trainer->apply(message.step, message.checksum); },
+        [trainer](const Apply& message) { trainer->apply(message); },
         [trainer](const Evaluate& message) { trainer->evaluate(message); },
         [trainer](const TakeSnapshot& message) { trainer->snapshot(message.step); },
-        [trainer](const Restore& message) { trainer->restore(message.step, message.path); },
+        [trainer](const Restore& message) { trainer->restore(message); },
     };
   });
 }

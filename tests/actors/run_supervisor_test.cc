@@ -23,13 +23,19 @@ class Diary final : public RunOrders {
   void open_step(const PlannedStep& step) override { add("open", step.step); }
   void reduce(const Trainers&, int64_t step, int64_t) override { add("reduce", step); }
   void commit(int64_t step) override { add("commit", step); }
-  void apply(const Trainers&, int64_t step, bool) override { add("apply", step); }
-  void evaluate(const Trainers&, int64_t step, int64_t) override { add("evaluate", step); }
+  void apply(const Trainers&, int64_t step, bool, int64_t round) override {
+    add("apply", step);
+    apply_round = round;
+  }
+  void evaluate(const Trainers&, int64_t step, int64_t round) override {
+    add("evaluate", step);
+    evaluation_round = round;
+  }
   void snapshot(int, int64_t step) override { add("snapshot", step); }
   void regroup(const Trainers&, int64_t membership) override {
     if (membership > 0) add("regroup", membership);
   }
-  void restore(const Trainers&, int64_t, const std::string&) override {}
+  void restore(const Trainers&, int64_t, const std::string&, int64_t) override {}
   void target_lost(int) override {}
   void target_ready(int) override {}
   void node_lost(int) override {}
@@ -48,6 +54,7 @@ class Diary final : public RunOrders {
   std::string read() { return std::exchange(text_, ""); }
   std::optional<Status> end;
   std::optional<int64_t> written_best;
+  int64_t apply_round = 0, evaluation_round = 0;
 
  private:
   void add(const char* word, int64_t step) {
@@ -99,6 +106,7 @@ class SupervisorTest : public testing::Test {
     report.sums.tokens = 10;
     report.applied.skipped = weight == 0;
     report.checksum = checksum;
+    report.round = diary_.apply_round;
     supervisor_->applied(step, report, {});
   }
 
@@ -170,8 +178,8 @@ TEST_F(SupervisorTest, EvaluationSteersBestAndTheCheckpointKnowsIt) {
   WalkCounts counts;
   counts.rounds = {10};
   counts.tokens = {12};
-  supervisor_->evaluated(0, 0, 0, counts, 1);
-  supervisor_->evaluated(1, 0, 0, counts, 2);
+  supervisor_->evaluated(0, diary_.evaluation_round, counts, 1);
+  supervisor_->evaluated(1, diary_.evaluation_round, counts, 2);
   EXPECT_EQ(diary_.read(), "prove0");
   EXPECT_EQ(diary_.written_best, 0);
   ASSERT_EQ(observer_.evaluations().size(), 1u);
@@ -299,7 +307,7 @@ TEST_F(SupervisorTest, FirstRatesAreThoseOfTheFirstStep) {
   clock_.advance(50);
   supervisor_->held_out_ready();
   clock_.advance(5);
-  supervisor_->evaluated(0, 0, 0, {}, 5);
+  supervisor_->evaluated(0, diary_.evaluation_round, {}, 5);
   write(0);
   clock_.advance(0.3);
   run_step(0);

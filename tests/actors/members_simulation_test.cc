@@ -1,0 +1,136 @@
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include "tests/actors/simulated_run.h"
+
+namespace percheron {
+namespace {
+
+struct Shape {
+  int targets = 1, trainers = 1, nodes = 1;
+  int64_t per_step = 3, held_out = 0;
+  bool fixed = false;
+  int64_t every_steps = 0;
+};
+
+std::shared_ptr<const RunSetup> setup_of(const Shape& shape) {
+  proto::Run run = make_tiny_run("simulated", {.held_out = shape.held_out,
+                                               .epochs = 3,
+                                               .micro_batches_per_step = shape.per_step});
+  run.mutable_evaluate()->set_every_steps(shape.held_out > 0 ? 2 : 0);
+  run.mutable_checkpoint()->set_every_steps(shape.every_steps);
+  if (shape.fixed) run.mutable_mailbox()->set_assignment(proto::Mailbox::FIXED);
+  place(run, shape.targets, shape.trainers);
+  auto setup = resolve_run(run, system_files());
+  EXPECT_TRUE(setup.ok()) << setup.status().message();
+  return *setup;
+}
+
+const std::vector<Shape>& shapes() {
+  static const std::vector<Shape> list = {
+      {1, 1, 1, 3, 0, false, 2}, {2, 1, 1, 2, 4, false, 0}, {1, 2, 1, 4, 0, false, 3},
+      {3, 2, 1, 3, 4, true, 0},  {2, 3, 1, 5, 4, false, 4}, {4, 4, 2, 3, 0, false, 2},
+      {3, 3, 3, 4, 4, false, 3}, {5, 3, 2, 1, 4, true, 5}};
+  return list;
+}
+
+std::string violations_of(const SimulatedOutcome& outcome) {
+  std::string text;
+  for (const std::string& violation : outcome.violations) text += violation + "; ";
+  if (!outcome.end) return text + "it did not end";
+  if (!outcome.end->ok()) text += outcome.end->message();
+  return text;
+}
+
+// Invariants 1, 2, 3, 5, 7, 8 and 9, no dead-lock, and evaluations and checkpoints that are whole,
+// whatever dies when, whatever is held, and whoever hears of it late.
+TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhateverDiesAndComesBack) {
+  const uint64_t seed = 20251130;
+  RecordProperty("seed", std::to_string(seed));
+  SimulatedOutcome all;
+  int64_t rewinds = 0, changes = 0, recomputed = 0, requeued = 0;
+  for (size_t s = 0; s < shapes().size(); ++s) {
+    const auto setup = setup_of(shapes()[s]);
+    for (uint64_t round = 0; round < 40; ++round) {
+      SCOPED_TRACE(testing::Message() << "shape " << s << " seed " << seed << " round " << round);
+      SimulatedWorld world{setup, shapes()[s].nodes};
+      world.seed = Random::keyed(seed, "world", round).next();
+      world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
+      world.deaths = round == 0 ? 0 : 0.004;
+      world.pauses = round % 3 == 0 ? 0.001 : 0;
+      const SimulatedOutcome outcome = simulate_run(world);
+      ASSERT_EQ(violations_of(outcome), "");
+      ASSERT_EQ(outcome.steps, setup->steps.steps());
+      all.deaths += outcome.deaths;
+      all.late_words += outcome.late_words;
+      all.pauses += outcome.pauses;
+      rewinds += counter(outcome.summary, "rewinds_since_start");
+      changes += counter(outcome.summary, "membership_changes_since_start");
+      recomputed += counter(outcome.summary, "micro_batches_recomputed_since_start");
+      requeued += counter(outcome.summary, "micro_batches_requeued_since_start");
+      if (round == 0) {
+        EXPECT_EQ(counter(outcome.summary, "membership_changes_since_start"), 0);
+        EXPECT_EQ(counter(outcome.summary, "stale_messages_since_start"), 0);
+      }
+    }
+  }
+  std::printf("%ld deaths, %ld late words, %ld pauses, %ld changes of members, %ld rewinds, "
+              "%ld micro-batches computed again, %ld handed out again\n",
+              static_cast<long>(all.deaths), static_cast<long>(all.late_words),
+              static_cast<long>(all.pauses), static_cast<long>(changes),
+              static_cast<long>(rewinds), static_cast<long>(recomputed),
+              static_cast<long>(requeued));
+  EXPECT_GT(all.deaths, 300) << "the faults must happen";
+  EXPECT_GT(all.late_words, 20);
+  EXPECT_GT(all.pauses, 50);
+  EXPECT_GT(rewinds, 10);
+  EXPECT_GT(recomputed, 100);
+  EXPECT_GT(requeued, 50);
+}
+
+struct Planted {
+  const char* name;
+  Canary canary;
+};
+
+class CanaryTest : public testing::TestWithParam<Planted> {};
+
+// A checker that finds nothing in a broken system proves nothing of a whole one.
+TEST_P(CanaryTest, IsSeen) {
+  int64_t seen = 0;
+  for (size_t s = 0; s < shapes().size() && seen == 0; ++s) {
+    const auto setup = setup_of(shapes()[s]);
+    for (uint64_t round = 0; round < 40 && seen == 0; ++round) {
+      SimulatedWorld world{setup, shapes()[s].nodes};
+      world.seed = Random::keyed(4711, GetParam().name, round).next();
+      world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
+      world.deaths = 0.004;
+      world.canary = GetParam().canary;
+      const SimulatedOutcome outcome = simulate_run(world);
+      const std::string violations = violations_of(outcome);
+      if (violations.empty() && outcome.refused == 0) continue;
+      ++seen;
+      std::printf("%s: %s\n", GetParam().name,
+                  violations.empty() ? "a newcomer was refused" : violations.c_str());
+    }
+  }
+  EXPECT_GT(seen, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Planted, CanaryTest,
+    testing::Values(Planted{"TargetLeaseIsForgotten", Canary::kTargetLeaseIsForgotten},
+                    Planted{"StepGoesOnAfterALoss", Canary::kStepGoesOnAfterALoss},
+                    Planted{"PartialSumsAreKept", Canary::kPartialSumsAreKept},
+                    Planted{"StaleLeaseCounts", Canary::kStaleLeaseCounts},
+                    Planted{"OldTicketIsComputed", Canary::kOldTicketIsComputed},
+                    Planted{"NewcomerIsNotRestored", Canary::kNewcomerIsNotRestored},
+                    Planted{"ChecksumIsNotCompared", Canary::kChecksumIsNotCompared},
+                    Planted{"FeaturesGoBeforeTheCommit", Canary::kFeaturesGoBeforeTheCommit},
+                    Planted{"ByteLimitIsIgnored", Canary::kByteLimitIsIgnored},
+                    Planted{"EvaluationKeepsTheDead", Canary::kEvaluationKeepsTheDead}),
+    [](const testing::TestParamInfo<Planted>& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace percheron
