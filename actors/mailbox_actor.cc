@@ -63,10 +63,10 @@ class Mailbox {
     // Of no account where the lease was taken away: others have computed it, and it was freed.
     if (!policy_.unreadable(id, message.trainer, message.lease)) return;
     if (features_are_here_) {
-      const Status lost = internal_error(
-          fmt::format("the features of micro-batch ({}, {}) are not in the store", id.epoch, id.index));
-      self_->send(peers_->supervisor, Failed{"the mailbox", Outcome::of(lost),
-                                             WorkerKind::kTrainer, message.trainer});
+      const Status lost = internal_error(fmt::format(
+          "the features of micro-batch ({}, {}) are not in the store", id.epoch, id.index));
+      self_->send(peers_->supervisor,
+                  Failed{"the mailbox", Outcome::of(lost), WorkerKind::kTrainer, message.trainer});
       return;
     }
     self_->send(peers_->supervisor, settled(message.trainer, id));
@@ -130,9 +130,8 @@ class Mailbox {
         ++trainer;
         continue;
       }
-      self_->send(peers_->supervisor,
-                  TrainerWork{*trainer, work->ticket.id, true, 0, 0, 0, policy_.steals(),
-                              policy_.membership()});
+      self_->send(peers_->supervisor, TrainerWork{*trainer, work->ticket.id, true, 0, 0, 0,
+                                                  policy_.steals(), policy_.membership()});
       self_->send(peers_->trainers[static_cast<size_t>(*trainer)],
                   TakeTicket{work->ticket, work->lease, policy_.membership()});
       trainer = idle_.erase(trainer);

@@ -67,11 +67,12 @@ struct StateReport {
   int64_t step = 0;  // steps that are committed and applied
 };
 
-/// Which workers a run has now, and what their coming and going has cost since this process started.
+/// Which workers a run has now, and what their coming and going has cost since this process
+/// started.
 struct WorkersReport {
-  std::set<int> targets;          // that are there
-  std::vector<int> trainers;      // that reduce together
-  int64_t membership = 0;         // grows with every change of those trainers
+  std::set<int> targets;      // that are there
+  std::vector<int> trainers;  // that reduce together
+  int64_t membership = 0;     // grows with every change of those trainers
   int64_t membership_changes = 0;
   int64_t requeued = 0;    // micro-batches handed out again because their target was lost
   int64_t recomputed = 0;  // micro-batches handed out again because a trainer was lost

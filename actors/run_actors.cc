@@ -198,8 +198,11 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
   {
     Config config;
     caf::actor_system system(config);
-    SupervisorSettings settings{parts.setup, parts.resumed_from, parts.progress,
-                                environment.stall_seconds, environment.checksum_steps,
+    SupervisorSettings settings{parts.setup,
+                                parts.resumed_from,
+                                parts.progress,
+                                environment.stall_seconds,
+                                environment.checksum_steps,
                                 environment.worker_wait_seconds};
     SupervisorWorld world{parts,
                           observer,

@@ -72,7 +72,7 @@ struct RunParts {
   std::unique_ptr<FeatureCache> cache;       // null when nothing is kept for later epochs
   std::vector<std::unique_ptr<DeviceWorker>> workers;
   std::map<DeviceId, std::unique_ptr<Target>> models;  // frozen targets, one per device
-  std::unique_ptr<CollectiveFactory> collectives;  // null where there is only one trainer
+  std::unique_ptr<CollectiveFactory> collectives;      // null where there is only one trainer
   std::vector<TargetPlace> targets;
   std::vector<TrainerPlace> trainers;
   std::mutex snapshot_mutex;
@@ -100,8 +100,9 @@ struct RunEnvironment {
   // Called when they don't end: what they use can't be freed, so this ends the process. If it
   // returns, the run waits on.
   std::function<void(const Status&)> give_up = end_process;
-  double worker_wait_seconds = 300;  // without any target, or trainer, the run waits so long for one
-  RunControl* control = nullptr;     // steers the run; null: nobody does
+  double worker_wait_seconds =
+      300;                        // without any target, or trainer, the run waits so long for one
+  RunControl* control = nullptr;  // steers the run; null: nobody does
 };
 
 /// Runs the actors until the run ends and all of them are gone.

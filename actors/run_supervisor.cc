@@ -40,6 +40,7 @@ RunSupervisor::RunSupervisor(SupervisorSettings settings, RunOrders& orders, Run
       meter_(static_cast<int>(setup_.placement.trainers.size())),
       progress_(settings_.progress),
       saved_{settings_.resumed_from, settings_.progress},
+      first_step_(settings_.progress.step),
       roll_(static_cast<int>(setup_.placement.targets.size()),
             static_cast<int>(setup_.placement.trainers.size())),
       epochs_done_(setup_.steps.begin(settings_.progress.step).epoch) {
@@ -75,7 +76,7 @@ void RunSupervisor::held_out_ready() {
 EpochTermination& RunSupervisor::epoch(int64_t number) {
   const auto known = epochs_.find(number);
   if (known != epochs_.end()) return known->second;
-  const int64_t first = std::max(setup_.steps.first_step(number), settings_.progress.step);
+  const int64_t first = std::max(setup_.steps.first_step(number), first_step_);
   const int64_t end = number + 1 < setup_.steps.epochs()
                           ? std::min(setup_.steps.first_step(number + 1), setup_.steps.steps())
                           : setup_.steps.steps();
@@ -236,7 +237,8 @@ bool RunSupervisor::order_due(int64_t step) {
   const bool evaluate = fresh && evaluation_policy_.due(step);
   const bool due = fresh && checkpoint_policy_.due(step, evaluate);
   if (due) join_waits_for_due_ = false;
-  const bool wanted = save_wanted_ && !is_saved(step) && !(checkpoint_ && checkpoint_->step == step);
+  const bool wanted =
+      save_wanted_ && !is_saved(step) && !(checkpoint_ && checkpoint_->step == step);
   const bool save = wanted || (saved_at_ != step && (due || stopping_ || wants_join()));
   // One at a time in memory; checkpoint_written() comes back here.
   if (save && checkpoint_) return false;
@@ -377,8 +379,8 @@ void RunSupervisor::order(RunOrder order) {
 void RunSupervisor::stop() {
   if (stopping_) return;
   stopping_ = true;
-  observer_.on_event(fmt::format("stopping after step {}, with a checkpoint",
-                                 ledger_.step() + (opened_ ? 1 : 0)));
+  observer_.on_event(
+      fmt::format("stopping after step {}, with a checkpoint", ledger_.step() + (opened_ ? 1 : 0)));
   tell_state();
   // Without held-out features, or trainers, there is nothing newer to save.
   if (!held_out_ready_ || rewind_) finish(ok_status());
@@ -387,8 +389,8 @@ void RunSupervisor::stop() {
 
 RunState RunSupervisor::state() const {
   if (finished_) return RunState::kEnded;
-  const bool waiting = rewind_ || (needs(WorkerKind::kTarget) &&
-                                   roll_.there(WorkerKind::kTarget).empty());
+  const bool waiting =
+      rewind_ || (needs(WorkerKind::kTarget) && roll_.there(WorkerKind::kTarget).empty());
   if (waiting) return RunState::kWaiting;
   if (stopping_) return RunState::kStopping;
   if (!pausing_) return RunState::kRunning;
@@ -409,8 +411,7 @@ void RunSupervisor::try_finish() {
   const bool done = step == setup_.steps.steps();
   if (finished_ || rewind_ || !(done || stopping_)) return;
   if (asked_at_ != step || checkpoint_ || evaluation_) return;
-  if (done && !stopping_ && settings_.progress.step < step &&
-      !epoch(setup_.steps.at(step - 1).epoch).over()) {
+  if (done && !stopping_ && first_step_ < step && !epoch(setup_.steps.at(step - 1).epoch).over()) {
     return;
   }
   if (!last_checkpoint_status_.ok()) {

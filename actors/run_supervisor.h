@@ -25,8 +25,8 @@
 namespace percheron {
 
 /// What the supervisor tells the other actors.
-/// What a member has to answer bears a round, and the answer too: a later round takes the place of an
-/// earlier one, and what a dead worker has still answered to that counts no more.
+/// What a member has to answer bears a round, and the answer too: a later round takes the place of
+/// an earlier one, and what a dead worker has still answered to that counts no more.
 class RunOrders {
  public:
   using Trainers = std::vector<int>;
@@ -60,8 +60,9 @@ struct SupervisorSettings {
   RunProgress progress;          // where the run goes on from
   double stall_seconds = 3600;   // without a word from anyone, the run ends
   int64_t checksum_steps = 100;  // trainers' parameters are compared every so many steps
-  double worker_wait_seconds = 300;  // without any target, or trainer, the run waits so long for one
-  double death_seen_seconds = 30;    // a reduction fails because a member is dead: known within this
+  double worker_wait_seconds =
+      300;                         // without any target, or trainer, the run waits so long for one
+  double death_seen_seconds = 30;  // a reduction fails because a member is dead: known within this
 };
 
 /// What a trainer reports about an applied step.
@@ -179,9 +180,7 @@ class RunSupervisor {
   void apply_step();
   void try_finish();
   void try_write();
-  bool is_saved(int64_t step) const {
-    return !saved_.path.empty() && saved_.progress.step == step;
-  }
+  bool is_saved(int64_t step) const { return !saved_.path.empty() && saved_.progress.step == step; }
   void stop();
 
   // --- members, in run_supervisor_members.cc
@@ -228,7 +227,8 @@ class RunSupervisor {
   BestPolicy best_;
   RunMeter meter_;
   RunProgress progress_;
-  Saved saved_;  // the newest checkpoint
+  Saved saved_;         // the newest checkpoint
+  int64_t first_step_;  // that was or is computed since the start, or since the run went back
   WorkerRoll roll_;
   std::set<int> newcomers_;  // trainers that are there and no members
   std::optional<JoinRound> join_;
@@ -250,8 +250,8 @@ class RunSupervisor {
   bool stopping_ = false, finished_ = false;
   bool pausing_ = false, save_wanted_ = false;
   bool targets_done_ = false;  // nothing is left to be produced
-  bool apply_waits_ = false;  // the step is committed, and applied after the evaluation
-  PoolState pool_;            // when a trainer last applied
+  bool apply_waits_ = false;   // the step is committed, and applied after the evaluation
+  PoolState pool_;             // when a trainer last applied
   std::optional<RunState> told_state_;
   bool opened_ = false;         // the ledger's step is open
   bool opened_before_ = false;  // a step was opened

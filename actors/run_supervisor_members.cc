@@ -39,9 +39,7 @@ void RunSupervisor::trainer_lost(int number) {
   switch (loss) {
     case StepLedger::Loss::kNothing: return settle_join();
     case StepLedger::Loss::kNobody: return nobody_left();
-    case StepLedger::Loss::kRecompute:
-      step_samples_ = 0;
-      break;
+    case StepLedger::Loss::kRecompute: step_samples_ = 0; break;
     case StepLedger::Loss::kCommitted:
     case StepLedger::Loss::kStepOver: break;
   }
@@ -116,10 +114,10 @@ void RunSupervisor::reduce_failed(int trainer, int64_t step, int64_t membership,
   touch();
   if (finished_ || membership != ledger_.membership() || suspicion_) return;
   suspicion_ = Suspicion{membership, trainer, now(), status};
-  observer_.on_event(fmt::format("trainer {} could not {}: {}", trainer,
-                                 step < 0 ? std::string("join the others")
-                                          : fmt::format("reduce step {}", step),
-                                 status.message()));
+  observer_.on_event(
+      fmt::format("trainer {} could not {}: {}", trainer,
+                  step < 0 ? std::string("join the others") : fmt::format("reduce step {}", step),
+                  status.message()));
 }
 
 // --- trainers that come --------------------------------------------------------------------------
@@ -129,7 +127,8 @@ void RunSupervisor::worker_ready(WorkerKind kind, int number) {
   if (finished_) return;
   if (!roll_.ready(kind, number)) {
     if (roll_.known(kind, number)) return;
-    observer_.on_event(fmt::format("{} {} has no place in this run", worker_kind_name(kind), number));
+    observer_.on_event(
+        fmt::format("{} {} has no place in this run", worker_kind_name(kind), number));
     return;
   }
   observer_.on_event(fmt::format("{} {} is ready", worker_kind_name(kind), number));
@@ -182,6 +181,7 @@ void RunSupervisor::try_rewind() {
                                  saved_.path.empty() ? "the initial parameters" : saved_.path));
   ledger_.restart(to.step);
   progress_ = to;
+  first_step_ = to.step;
   epochs_.clear();
   epochs_done_ = setup_.steps.begin(to.step).epoch;
   asked_at_ = saved_at_ = saved_.path.empty() ? -1 : to.step;
@@ -219,7 +219,8 @@ void RunSupervisor::restored(int trainer, int64_t round, uint32_t checksum, cons
 }
 
 void RunSupervisor::leave_out(int trainer, const std::string& why) {
-  observer_.on_event(fmt::format("trainer {} stays out until it is started again: {}", trainer, why));
+  observer_.on_event(
+      fmt::format("trainer {} stays out until it is started again: {}", trainer, why));
   newcomers_.erase(trainer);
   if (join_) join_->left(trainer);
   roll_.lost(WorkerKind::kTrainer, trainer);
@@ -231,8 +232,8 @@ void RunSupervisor::settle_join() {
   const JoinRound::Verdict verdict = join_->verdict();
   join_.reset();
   if (verdict.members_differ) {
-    finish(internal_error(
-        fmt::format("{}: the trainers' parameters differ", where(ledger_.step()))));
+    finish(
+        internal_error(fmt::format("{}: the trainers' parameters differ", where(ledger_.step()))));
     return;
   }
   for (int trainer : verdict.refused) {
@@ -284,10 +285,10 @@ void RunSupervisor::check_waits() {
     return;
   }
   if (suspicion_ && now() - suspicion_->since > settings_.death_seen_seconds) {
-    failed(fmt::format("trainer {}", suspicion_->trainer),
-           suspicion_->status.with_context(
-               fmt::format("no worker was found dead within {}",
-                           format_duration(settings_.death_seen_seconds))));
+    failed(
+        fmt::format("trainer {}", suspicion_->trainer),
+        suspicion_->status.with_context(fmt::format(
+            "no worker was found dead within {}", format_duration(settings_.death_seen_seconds))));
     return;
   }
   if (!join_ || now() - join_since_ <= settings_.worker_wait_seconds) return;

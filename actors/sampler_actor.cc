@@ -89,9 +89,8 @@ class Sampler {
     self_->send(peers_->supervisor,
                 TargetWork{message.target, work.id, false, message.tokens, message.seconds});
     if (!message.outcome.ok()) {
-      self_->send(peers_->supervisor,
-                  Failed{"target " + std::to_string(message.target), message.outcome,
-                         WorkerKind::kTarget, message.target});
+      self_->send(peers_->supervisor, Failed{"target " + std::to_string(message.target),
+                                             message.outcome, WorkerKind::kTarget, message.target});
       return;
     }
     put(message);
@@ -109,8 +108,9 @@ class Sampler {
   void put(const Produced& message) {
     const Produce& work = message.work;
     if (work.id.epoch != kHeldOutEpoch) {
-      const Ticket ticket{work.id, work.step, node_of(message.target),
-                          homes_.of_target(message.target), work.generation, work.bytes};
+      const Ticket ticket{
+          work.id,         work.step, node_of(message.target), homes_.of_target(message.target),
+          work.generation, work.bytes};
       self_->send(peers_->mailbox, PutTicket{ticket});
       return;
     }
@@ -133,8 +133,7 @@ class Sampler {
     for (auto next = idle_.begin(); next != idle_.end();) {
       const int target = *next;
       const int node = node_of(target);
-      const auto production =
-          full.count(node) == 0 ? policy_.next(target, node, 0) : std::nullopt;
+      const auto production = full.count(node) == 0 ? policy_.next(target, node, 0) : std::nullopt;
       if (!production) {
         full.insert(node);
         ++next;

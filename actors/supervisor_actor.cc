@@ -228,8 +228,8 @@ caf::message_handler run_handlers(const std::shared_ptr<Shell>& shell) {
         s->target_work(m.target, m.id, m.leased, m.tokens, m.seconds), shell->settle();
       },
       [shell, s](const TrainerWork& m) {
-        s->trainer_work({m.trainer, m.id, m.leased, m.tokens, m.samples, m.seconds, m.steals,
-                         m.membership});
+        s->trainer_work(
+            {m.trainer, m.id, m.leased, m.tokens, m.samples, m.seconds, m.steals, m.membership});
         shell->settle();
       },
       [shell, s](const EpochExhausted& m) {

@@ -175,8 +175,7 @@ class Trainer {
         return failed_precondition(
             fmt::format("{} is at step {}, not {}", order.path, point.progress.step, order.step));
       }
-      PERCHERON_RETURN_IF_ERROR(
-          place_.trainer->restore(context, point.masters, point.optimizer));
+      PERCHERON_RETURN_IF_ERROR(place_.trainer->restore(context, point.masters, point.optimizer));
     }
     PERCHERON_ASSIGN_OR_RETURN(done.checksum, place_.trainer->checksum(context));
     return ok_status();

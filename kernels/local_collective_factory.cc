@@ -68,9 +68,9 @@ class LocalCollectiveFactory final : public CollectiveFactory {
       meeting.members.assign(members.begin(), members.end());
       meeting.ranks = make_local_collectives(static_cast<int>(members.size()));
     }
-    PERCHERON_CHECK(std::equal(members.begin(), members.end(), meeting.members.begin(),
-                               meeting.members.end()),
-                    "members of one group name the same members");
+    PERCHERON_CHECK(
+        std::equal(members.begin(), members.end(), meeting.members.begin(), meeting.members.end()),
+        "members of one group name the same members");
     return meeting;
   }
 

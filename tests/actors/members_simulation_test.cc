@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
-#include <fmt/format.h>
+#include <cstdio>
 
+#include "base/random.h"
 #include "tests/actors/simulated_run.h"
+#include "tests/actors/tiny_run.h"
 
 namespace percheron {
 namespace {
@@ -15,9 +17,9 @@ struct Shape {
 };
 
 std::shared_ptr<const RunSetup> setup_of(const Shape& shape) {
-  proto::Run run = make_tiny_run("simulated", {.held_out = shape.held_out,
-                                               .epochs = 3,
-                                               .micro_batches_per_step = shape.per_step});
+  proto::Run run = make_tiny_run(
+      "simulated",
+      {.held_out = shape.held_out, .epochs = 3, .micro_batches_per_step = shape.per_step});
   run.mutable_evaluate()->set_every_steps(shape.held_out > 0 ? 2 : 0);
   run.mutable_checkpoint()->set_every_steps(shape.every_steps);
   if (shape.fixed) run.mutable_mailbox()->set_assignment(proto::Mailbox::FIXED);
@@ -28,10 +30,10 @@ std::shared_ptr<const RunSetup> setup_of(const Shape& shape) {
 }
 
 const std::vector<Shape>& shapes() {
-  static const std::vector<Shape> list = {
-      {1, 1, 1, 3, 0, false, 2}, {2, 1, 1, 2, 4, false, 0}, {1, 2, 1, 4, 0, false, 3},
-      {3, 2, 1, 3, 4, true, 0},  {2, 3, 1, 5, 4, false, 4}, {4, 4, 2, 3, 0, false, 2},
-      {3, 3, 3, 4, 4, false, 3}, {5, 3, 2, 1, 4, true, 5}};
+  static const std::vector<Shape> list = {{1, 1, 1, 3, 0, false, 2}, {2, 1, 1, 2, 4, false, 0},
+                                          {1, 2, 1, 4, 0, false, 3}, {3, 2, 1, 3, 4, true, 0},
+                                          {2, 3, 1, 5, 4, false, 4}, {4, 4, 2, 3, 0, false, 2},
+                                          {3, 3, 3, 4, 4, false, 3}, {5, 3, 2, 1, 4, true, 5}};
   return list;
 }
 
@@ -75,12 +77,12 @@ TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhateverDiesAndComesBack) {
       }
     }
   }
-  std::printf("%ld deaths, %ld late words, %ld pauses, %ld changes of members, %ld rewinds, "
-              "%ld micro-batches computed again, %ld handed out again\n",
-              static_cast<long>(all.deaths), static_cast<long>(all.late_words),
-              static_cast<long>(all.pauses), static_cast<long>(changes),
-              static_cast<long>(rewinds), static_cast<long>(recomputed),
-              static_cast<long>(requeued));
+  std::printf(
+      "%ld deaths, %ld late words, %ld pauses, %ld changes of members, %ld rewinds, "
+      "%ld micro-batches computed again, %ld handed out again\n",
+      static_cast<long>(all.deaths), static_cast<long>(all.late_words),
+      static_cast<long>(all.pauses), static_cast<long>(changes), static_cast<long>(rewinds),
+      static_cast<long>(recomputed), static_cast<long>(requeued));
   EXPECT_GT(all.deaths, 300) << "the faults must happen";
   EXPECT_GT(all.late_words, 20);
   EXPECT_GT(all.pauses, 50);

@@ -14,8 +14,7 @@ double relative(double a, double b) { return std::abs(a - b) / std::max(1e-12, s
 
 /// `trainers` that steal, on `targets`, evaluated at every third step.
 proto::Run run_of(const std::string& name, int targets, int trainers) {
-  proto::Run run =
-      make_tiny_run(name, {.held_out = 12, .epochs = 3, .micro_batches_per_step = 4});
+  proto::Run run = make_tiny_run(name, {.held_out = 12, .epochs = 3, .micro_batches_per_step = 4});
   run.mutable_evaluate()->set_every_steps(3);
   place(run, targets, trainers);
   return run;
@@ -28,8 +27,8 @@ std::map<int64_t, StepReport> undisturbed_steps(const std::string& name) {
   return run.steps();
 }
 
-/// Invariants 1, 3, 5 and 8 as they are seen from outside: the same tokens in every step, and losses
-/// that differ by rounding only.
+/// Invariants 1, 3, 5 and 8 as they are seen from outside: the same tokens in every step, and
+/// losses that differ by rounding only.
 void expect_the_same_steps(const std::map<int64_t, StepReport>& expected, const MortalRun& run) {
   const std::map<int64_t, StepReport> steps = run.steps();
   ASSERT_EQ(steps.size(), expected.size());
@@ -43,7 +42,8 @@ void expect_the_same_steps(const std::map<int64_t, StepReport>& expected, const 
 }
 
 /// Each step is evaluated once more often than it is repeated, and measures the same.
-void expect_the_same_evaluations(const RecordingObserver& expected, const RecordingObserver& heard) {
+void expect_the_same_evaluations(const RecordingObserver& expected,
+                                 const RecordingObserver& heard) {
   ASSERT_EQ(heard.evaluations().size(), expected.evaluations().size());
   for (size_t i = 0; i < expected.evaluations().size(); ++i) {
     const EvaluationReport& report = expected.evaluations()[i];
@@ -70,8 +70,8 @@ TEST_P(MembersDeathTest, OthersComputeTheStepAgainAndTheDeadOneComesBack) {
   ASSERT_TRUE(expected.train().ok());
   for (const bool late : {false, true}) {
     for (const int number : {0, 1}) {
-      SCOPED_TRACE(testing::Message() << death.name << " of trainer " << number
-                                      << (late ? ", heard of late" : ""));
+      SCOPED_TRACE(testing::Message()
+                   << death.name << " of trainer " << number << (late ? ", heard of late" : ""));
       MortalRun run(run_of(name, 3, 3));
       run.plan({WorkerKind::kTrainer, number, death.moment, death.count, 5, late});
       const Result<RunSummary> summary = run.train();
@@ -90,13 +90,15 @@ TEST_P(MembersDeathTest, OthersComputeTheStepAgainAndTheDeadOneComesBack) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Phases, MembersDeathTest,
-    testing::Values(DeathCase{"add", Moment::kAdd, 2}, DeathCase{"collect", Moment::kCollect, 3},
-                    DeathCase{"apply", Moment::kApply, 2},
-                    DeathCase{"evaluate", Moment::kEvaluate, 2},
-                    DeathCase{"snapshot", Moment::kSnapshot, 2}),
-    [](const testing::TestParamInfo<DeathCase>& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Phases, MembersDeathTest,
+                         testing::Values(DeathCase{"add", Moment::kAdd, 2},
+                                         DeathCase{"collect", Moment::kCollect, 3},
+                                         DeathCase{"apply", Moment::kApply, 2},
+                                         DeathCase{"evaluate", Moment::kEvaluate, 2},
+                                         DeathCase{"snapshot", Moment::kSnapshot, 2}),
+                         [](const testing::TestParamInfo<DeathCase>& info) {
+                           return std::string(info.param.name);
+                         });
 
 // What was computed when a member died is computed again, and said so.
 TEST(Members, RecomputedMicroBatchesAreCounted) {
@@ -148,11 +150,10 @@ TEST(Members, WithoutAnyTrainerTheRunWaitsAndThenEndsNamingItsCheckpoint) {
   EXPECT_NE(summary.status().message().find("step-0000000"), std::string::npos)
       << summary.status().message();
   const auto& events = run.heard().events();
-  EXPECT_EQ(std::count_if(events.begin(), events.end(),
-                          [](const std::string& text) {
-                            return text.starts_with("no trainer is left");
-                          }),
-            1);
+  EXPECT_EQ(
+      std::count_if(events.begin(), events.end(),
+                    [](const std::string& text) { return text.starts_with("no trainer is left"); }),
+      1);
 }
 
 // A target's lease goes to another one; what the dead one stores later is of no account.
@@ -228,8 +229,7 @@ TEST(Members, PausedAndResumedRunIsBitIdentical) {
     };
     const Result<RunSummary> summary = run.train();
     ASSERT_TRUE(summary.ok()) << summary.status().message();
-    EXPECT_NE(words(run.states()).find("pausing paused"), std::string::npos)
-        << words(run.states());
+    EXPECT_NE(words(run.states()).find("pausing paused"), std::string::npos) << words(run.states());
     EXPECT_EQ(latest_masters(given), latest_masters(reference));
     ASSERT_EQ(run.steps().size(), expected.steps().size());
     for (const auto& [number, step] : expected.steps()) {

@@ -67,7 +67,9 @@ class MortalRun {
     std::optional<int64_t> back_at;
     bool late = false;
   };
-  void plan(const Plan& plan) { deaths_.push_back({plan, std::make_shared<Death>(plan.moment, plan.count)}); }
+  void plan(const Plan& plan) {
+    deaths_.push_back({plan, std::make_shared<Death>(plan.moment, plan.count)});
+  }
   /// Called from the observer's thread after each step.
   std::function<void(const StepReport&)> on_step;
   std::function<void(const StateReport&)> on_state;

@@ -1,47 +1,39 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <queue>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "actors/policy/credits.h"
-#include "actors/policy/mailbox_policy.h"
-#include "actors/policy/sampler_policy.h"
-#include "actors/run_supervisor.h"
-#include "base/random.h"
-#include "tests/actors/tiny_run.h"
+#include "actors/observer.h"
+#include "actors/run_setup.h"
+#include "base/status.h"
 
 namespace percheron {
 
 /// Bugs that a simulation plants, to show that its checkers see them.
 enum class Canary {
   kNone,
-  kTargetLeaseIsForgotten,   // a lost target's micro-batch is not handed out again
-  kStepGoesOnAfterALoss,     // the mailbox keeps what a dead trainer had computed
-  kPartialSumsAreKept,       // a survivor does not drop its sums
-  kStaleLeaseCounts,         // the mailbox takes the word of an owner whose lease was taken away
-  kOldTicketIsComputed,      // a trainer computes a ticket of an older membership
-  kNewcomerIsNotRestored,    // a trainer computes with the parameters it had when it died
-  kChecksumIsNotCompared,    // and says that they are the others'
+  kTargetLeaseIsForgotten,     // a lost target's micro-batch is not handed out again
+  kStepGoesOnAfterALoss,       // the mailbox keeps what a dead trainer had computed
+  kPartialSumsAreKept,         // a survivor does not drop its sums
+  kStaleLeaseCounts,           // the mailbox takes the word of an owner whose lease was taken away
+  kOldTicketIsComputed,        // a trainer computes a ticket of an older membership
+  kNewcomerIsNotRestored,      // a trainer computes with the parameters it had when it died
+  kChecksumIsNotCompared,      // and says that they are the others'
   kFeaturesGoBeforeTheCommit,  // a step's features are freed when they are computed
   kByteLimitIsIgnored,
-  kEvaluationKeepsTheDead,   // the share of a dead trainer is waited for
+  kEvaluationKeepsTheDead,  // the share of a dead trainer is waited for
 };
 
 /// A small world: what the run is, how it is disturbed, and what is wrong with it.
 struct SimulatedWorld {
   std::shared_ptr<const RunSetup> setup;
-  int nodes = 1;             // workers are spread over them in turn
+  int nodes = 1;              // workers are spread over them in turn
   uint64_t bytes_max = 1000;  // of features on a node; every micro-batch has one byte
-  double deaths = 0;         // chance of a death at each delivered message
-  double pauses = 0;         // likewise of an order to hold, which is taken back later
+  double deaths = 0;          // chance of a death at each delivered message
+  double pauses = 0;          // likewise of an order to hold, which is taken back later
   uint64_t seed = 1;
   Canary canary = Canary::kNone;
 };

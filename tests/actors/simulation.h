@@ -1,0 +1,303 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/policy/credits.h"
+#include "actors/policy/mailbox_policy.h"
+#include "actors/policy/sampler_policy.h"
+#include "actors/run_supervisor.h"
+#include "base/random.h"
+#include "tests/actors/simulated_run.h"
+
+namespace percheron {
+
+/// What a trainer has learnt: the micro-batches of each step, with how often each was added.
+using Sums = std::map<MicroBatchId, int>;
+using Parameters = std::vector<Sums>;
+
+uint32_t checksum_of(const Parameters& parameters);
+
+class VirtualClock final : public Clock {
+ public:
+  int64_t monotonic_ns() const override { return now; }
+  double unix_seconds() const override { return 0; }
+  int64_t now = 0;
+};
+
+inline constexpr int64_t kMillisecond = 1'000'000;
+
+/// Messages under way: each has a time of its own, those between the same two ends keep their
+/// order.
+class Network {
+ public:
+  Network(VirtualClock& clock, Random random) : clock_(clock), random_(random) {}
+
+  void send(const std::string& from, const std::string& to, std::function<void()> deliver) {
+    int64_t& last = last_[from + ">" + to];
+    last = std::max(last + 1, clock_.now + delay(5));
+    post(last, std::move(deliver));
+  }
+  void after(int64_t milliseconds, std::function<void()> call) {
+    post(clock_.now + milliseconds * kMillisecond, std::move(call));
+  }
+  /// A random time of up to so many milliseconds.
+  int64_t delay(uint64_t milliseconds) {
+    return static_cast<int64_t>(random_.below(milliseconds * kMillisecond));
+  }
+  bool deliver_next() {
+    if (events_.empty()) return false;
+    const auto event = events_.begin();
+    clock_.now = std::max(clock_.now, event->first.first);
+    const std::function<void()> call = std::move(event->second);
+    events_.erase(event);
+    call();
+    return true;
+  }
+
+ private:
+  void post(int64_t time, std::function<void()> call) {
+    events_.emplace(std::pair(time, order_++), std::move(call));
+  }
+
+  VirtualClock& clock_;
+  Random random_;
+  int64_t order_ = 0;
+  std::map<std::string, int64_t> last_;
+  std::map<std::pair<int64_t, int64_t>, std::function<void()>> events_;
+};
+
+/// Credits with a planted bug.
+class SimulatedCredits final : public CreditSource {
+ public:
+  explicit SimulatedCredits(const SimulatedWorld& world)
+      : credits_(std::vector<uint64_t>(
+            static_cast<size_t>(world.nodes),
+            world.canary == Canary::kByteLimitIsIgnored ? 1'000'000 : world.bytes_max)) {}
+  bool try_grant(int node, const WorkUnit& unit, int64_t open_step) override {
+    return unit.id.epoch < 0 || credits_.try_grant(node, unit, open_step);
+  }
+  void release(MicroBatchId id) override { credits_.release(id); }
+  void node_lost(int node) override { credits_.node_lost(node); }
+
+ private:
+  Credits credits_;
+};
+
+/// 0, 1, ... count - 1.
+std::vector<int> numbers(size_t count);
+
+/// What simulate_run() runs. Its sampler and mailbox do with the policies what the actors do.
+class Simulation final : public RunOrders, public RunObserver {
+ public:
+  explicit Simulation(const SimulatedWorld& world);
+  SimulatedOutcome run();
+
+  // --- RunObserver
+  void on_step(const StepReport& report) override { check_step(report); }
+  void on_evaluation(const EvaluationReport& report) override;
+  void on_event(const std::string& text) override {
+    if (text.starts_with("epoch ")) ++epoch_ends_[text];
+    // What is trained again ends again.
+    if (text.starts_with("no trainer was left")) epoch_ends_.clear();
+    if (text.find("its parameters differ") != std::string::npos) ++outcome_.refused;
+  }
+
+  // --- RunOrders
+  void open_step(const PlannedStep& step) override {
+    to_mailbox("supervisor", [this, step] { mailbox_.open_step(step), pump_mailbox(); });
+  }
+  void reduce(const Trainers& members, int64_t step, int64_t membership) override {
+    for (int t : members)
+      to_trainer("supervisor", t, [=, this](Trainer& me) { reduce(me, step, membership); });
+  }
+  void commit(int64_t step) override {
+    to_mailbox("supervisor", [this, step] { commit_in_mailbox(step); });
+  }
+  void apply(const Trainers& members, int64_t step, bool, int64_t round) override {
+    for (int t : members)
+      to_trainer("supervisor", t, [=, this](Trainer& me) { apply(me, step, round); });
+  }
+  void evaluate(const Trainers& members, int64_t step, int64_t round) override;
+  void snapshot(int trainer, int64_t step) override {
+    to_trainer("supervisor", trainer, [=, this](Trainer& me) { take_snapshot(me, step); });
+  }
+  void regroup(const Trainers& members, int64_t membership) override;
+  void restore(const Trainers& trainers, int64_t step, const std::string& path,
+               int64_t round) override {
+    for (int t : trainers) {
+      to_trainer("supervisor", t, [=, this](Trainer& me) { restore(me, step, path, round); });
+    }
+  }
+  void target_lost(int target) override {
+    to_sampler("supervisor", [this, target] { lose_target(target); });
+  }
+  void target_ready(int target) override {
+    to_sampler("supervisor", [this, target] { lost_targets_.erase(target), target_idle(target); });
+  }
+  void node_lost(int node) override {
+    to_sampler("supervisor", [this, node] { lose_node(node); });
+  }
+  void rewind(int64_t step) override {
+    to_sampler("supervisor", [this, step] { rewind_sampler(step); });
+  }
+  void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) override;
+  void mark_best(int64_t) override {}
+  void finish(const Status& status) override { outcome_.end = status; }
+
+ private:
+  struct Trainer {
+    int number = 0;
+    int64_t life = 0;  // grows when it is started again
+    bool alive = true;
+    bool member = true;  // as far as it knows
+    int64_t membership = 0;
+    Sums sums;
+    Parameters parameters;
+    int64_t busy_until = 0;
+    std::optional<Sums> reduced;
+  };
+  struct Target {
+    int64_t life = 0;
+    bool alive = true;
+  };
+  struct Group {
+    std::vector<int> members;
+    std::map<int, Sums> sums;  // of those who have come to reduce
+  };
+
+  int node_of(int worker) const { return worker % world_.nodes; }
+  static std::string name(int trainer) { return "trainer" + std::to_string(trainer); }
+  void violate(const std::string& what) {
+    if (outcome_.violations.size() < 20) outcome_.violations.push_back(what);
+  }
+
+  // --- the wires
+  void to_supervisor(const std::string& from, std::function<void()> deliver) {
+    network_.send(from, "supervisor", [this, deliver = std::move(deliver)] {
+      if (!supervisor_->finished()) deliver();
+    });
+  }
+  void to_mailbox(const std::string& from, std::function<void()> deliver) {
+    network_.send(from, "mailbox", std::move(deliver));
+  }
+  void to_sampler(const std::string& from, std::function<void()> deliver) {
+    network_.send(from, "sampler", std::move(deliver));
+  }
+  /// Reaches the trainer if it still lives the same life; it works on one thing at a time.
+  void to_trainer(const std::string& from, int number, std::function<void(Trainer&)> deliver) {
+    const int64_t life = trainers_[static_cast<size_t>(number)].life;
+    network_.send(from, name(number), [this, number, life, deliver = std::move(deliver)] {
+      Trainer& trainer = trainers_[static_cast<size_t>(number)];
+      if (trainer.alive && trainer.life == life) deliver(trainer);
+    });
+  }
+  /// After a time of work, unless it dies before. Things end in the order in which they began.
+  void work(Trainer& trainer, uint64_t milliseconds, std::function<void(Trainer&)> done) {
+    trainer.busy_until =
+        std::max(trainer.busy_until, clock_.now) + 1 + network_.delay(milliseconds);
+    const int64_t wait = (trainer.busy_until - clock_.now) / kMillisecond + 1;
+    network_.after(wait,
+                   [this, number = trainer.number, life = trainer.life, done = std::move(done)] {
+                     Trainer& me = trainers_[static_cast<size_t>(number)];
+                     if (me.alive && me.life == life) done(me);
+                   });
+  }
+
+  // --- sampler and targets
+  std::optional<WorkUnit> next_unit();
+  void target_idle(int target) {
+    if (lost_targets_.count(target) == 0) idle_targets_.insert(target);
+    pump_sampler();
+  }
+  void pump_sampler();
+  void produced(int target, const Production& production);
+  void lose_target(int target);
+  void lose_node(int node);
+  void rewind_sampler(int64_t step);
+  void free_step(const PlannedStep& range);
+  void produce_again(const std::vector<MicroBatchId>& ids);
+  void report_exhausted();
+
+  // --- mailbox
+  bool is_member(int trainer) const {
+    const std::vector<int>& members = mailbox_.members();
+    return std::find(members.begin(), members.end(), trainer) != members.end();
+  }
+  void wait_in_line(int trainer) {
+    if (is_member(trainer)) idle_trainers_.insert(trainer);
+  }
+  void pump_mailbox();
+  void computed(int trainer, MicroBatchId id, int64_t lease);
+  void unreadable(int trainer, MicroBatchId id, int64_t lease);
+  void commit_in_mailbox(int64_t step);
+  void regroup_mailbox(const Trainers& members, int64_t membership);
+  void send_work(int trainer, MicroBatchId id, bool leased, int64_t membership) {
+    to_supervisor("mailbox", [=, this] {
+      supervisor_->trainer_work({trainer, id, leased, 1, 1, 0.001, mailbox_.steals(), membership});
+    });
+  }
+
+  // --- trainers
+  void begin_anew(Trainer& me, int64_t membership) {
+    if (membership <= me.membership) return;
+    me.membership = membership;
+    if (world_.canary != Canary::kPartialSumsAreKept) me.sums.clear();
+  }
+  void train(Trainer& me, const Work& work, int64_t membership);
+  void reduce(Trainer& me, int64_t step, int64_t membership);
+  void apply(Trainer& me, int64_t step, int64_t round);
+  void take_snapshot(Trainer& me, int64_t step);
+  void restore(Trainer& me, int64_t step, const std::string& path, int64_t round);
+  void idle(const Trainer& me) {
+    to_mailbox(name(me.number),
+               [this, number = me.number] { wait_in_line(number), pump_mailbox(); });
+  }
+
+  // --- faults
+  void disturb();
+  /// False if it was dead.
+  bool kill(WorkerKind kind, int number);
+  void kill_and_tell(WorkerKind kind, int number);
+  void bring_back(WorkerKind kind, int number);
+  void kill_node(int node);
+
+  // --- checkers
+  void check_step(const StepReport& report);
+  void check_store();
+  Sums planned(int64_t step) const;
+
+  SimulatedWorld world_;
+  const RunSetup& setup_;
+  Random random_;
+  VirtualClock clock_;
+  Network network_;
+  SimulatedCredits credits_;
+  int64_t held_out_ = 0, held_out_left_ = 0, next_held_out_ = 0, next_step_ = 0, in_step_ = 0;
+  int64_t next_epoch_ = 0;
+  SamplerPolicy sampler_;
+  MailboxPolicy mailbox_;
+  std::unique_ptr<RunSupervisor> supervisor_;
+  std::vector<Target> targets_;
+  std::vector<Trainer> trainers_;
+  std::set<int> idle_targets_, lost_targets_, idle_trainers_;
+  int64_t rewinds_ = 0, mailbox_rewinds_ = 0;
+  std::map<int64_t, Group> groups_;
+  std::map<MicroBatchId, int> store_;  // features and their node
+  std::map<std::string, Parameters> disk_;
+  std::optional<Parameters> snapshot_;
+  std::map<std::string, int> epoch_ends_;
+  std::map<int64_t, int64_t> measured_;  // held-out micro-batches, per round
+  int64_t evaluation_step_ = -1, evaluation_round_ = -1;
+  SimulatedOutcome outcome_;
+};
+
+}  // namespace percheron

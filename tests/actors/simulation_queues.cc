@@ -1,0 +1,185 @@
+// The sampler with its targets, and the mailbox.
+
+#include "tests/actors/simulation.h"
+
+#include <algorithm>
+
+namespace percheron {
+
+// --- sampler and targets -------------------------------------------------------------------------
+
+std::optional<WorkUnit> Simulation::next_unit() {
+  if (next_held_out_ < held_out_) return WorkUnit{{-1, next_held_out_++}, next_step_, 1, 1};
+  if (next_step_ == setup_.steps.steps()) return std::nullopt;
+  const PlannedStep step = setup_.steps.at(next_step_);
+  const WorkUnit unit{
+      {step.epoch, step.first + in_step_}, next_step_, 1, static_cast<uint64_t>(step.count)};
+  if (++in_step_ == step.count) {
+    in_step_ = 0;
+    ++next_step_;
+  }
+  return unit;
+}
+
+void Simulation::pump_sampler() {
+  for (int target : std::set<int>(idle_targets_)) {
+    const auto production = sampler_.next(target, node_of(target), 0);
+    if (!production) continue;
+    idle_targets_.erase(target);
+    to_supervisor("sampler",
+                  [=, this] { supervisor_->target_work(target, production->unit.id, true, 0, 0); });
+    const int64_t life = targets_[static_cast<size_t>(target)].life;
+    network_.after(1 + network_.delay(40) / kMillisecond, [=, this] {
+      Target& me = targets_[static_cast<size_t>(target)];
+      const bool late = !me.alive || me.life != life;
+      if (late && random_.below(2)) return;  // Else a word of the dead.
+      outcome_.late_words += late ? 1 : 0;
+      to_sampler("target" + std::to_string(target) + "." + std::to_string(life),
+                 [=, this] { produced(target, *production); });
+    });
+  }
+  report_exhausted();
+}
+
+void Simulation::produced(int target, const Production& production) {
+  const MicroBatchId id = production.unit.id;
+  if (!sampler_.produced(id, target, production.lease)) return target_idle(target);
+  to_supervisor("sampler", [=, this] { supervisor_->target_work(target, id, false, 1, 0.001); });
+  if (id.epoch < 0) {
+    sampler_.freed(id);
+    if (--held_out_left_ == 0) to_supervisor("sampler", [this] { supervisor_->held_out_ready(); });
+  } else {
+    store_[id] = node_of(target);
+    Ticket ticket;
+    ticket.id = id;
+    ticket.step = production.unit.step;
+    ticket.node = ticket.home = node_of(target);
+    to_mailbox("sampler", [this, ticket] {
+      if (mailbox_.put(ticket) == MailboxPolicy::Put::kDuplicate) violate("a ticket comes twice");
+      pump_mailbox();
+    });
+  }
+  target_idle(target);
+}
+
+void Simulation::lose_target(int target) {
+  lost_targets_.insert(target);
+  idle_targets_.erase(target);
+  if (world_.canary == Canary::kTargetLeaseIsForgotten) return;
+  const auto count = static_cast<int64_t>(sampler_.target_lost(target));
+  to_supervisor("sampler", [=, this] { supervisor_->queued_again(WorkerKind::kTarget, count); });
+  pump_sampler();
+}
+
+void Simulation::lose_node(int node) {
+  sampler_.leases_of_node_lost(node);
+  std::erase_if(store_, [node](const auto& entry) { return entry.second == node; });
+  to_mailbox("sampler", [this, node] { produce_again(mailbox_.node_lost(node)); });
+  pump_sampler();
+}
+
+void Simulation::produce_again(const std::vector<MicroBatchId>& ids) {
+  if (ids.empty()) return;
+  to_sampler("mailbox", [this, ids, rewinds = mailbox_rewinds_] {
+    if (rewinds != rewinds_) return;
+    for (MicroBatchId id : ids) sampler_.produce_again(id);
+    pump_sampler();
+  });
+}
+
+void Simulation::rewind_sampler(int64_t step) {
+  if (held_out_left_ > 0) held_out_left_ = held_out_;
+  next_held_out_ = held_out_left_ > 0 ? 0 : held_out_;
+  next_step_ = step;
+  in_step_ = 0;
+  next_epoch_ = setup_.steps.begin(step).epoch;
+  sampler_.restart();
+  store_.clear();
+  to_mailbox("sampler", [this, step, rewinds = ++rewinds_] {
+    mailbox_.restart();
+    mailbox_rewinds_ = rewinds;
+    to_supervisor("mailbox", [this, step] { supervisor_->rewound(step); });
+  });
+  sampler_.set_open_step(step);
+  pump_sampler();
+}
+
+void Simulation::free_step(const PlannedStep& range) {
+  for (int64_t i = range.first; i < range.first + range.count; ++i) {
+    sampler_.freed({range.epoch, i});
+    store_.erase({range.epoch, i});
+  }
+  sampler_.set_open_step(range.step + 1);
+  pump_sampler();
+}
+
+void Simulation::report_exhausted() {
+  while (next_epoch_ < setup_.steps.epochs() && sampler_.epoch_exhausted(next_epoch_)) {
+    to_supervisor("sampler", [this, epoch = next_epoch_] { supervisor_->epoch_exhausted(epoch); });
+    ++next_epoch_;
+  }
+}
+
+// --- mailbox -------------------------------------------------------------------------------------
+
+void Simulation::pump_mailbox() {
+  for (int trainer : std::set<int>(idle_trainers_)) {
+    const auto work = mailbox_.take(trainer, node_of(trainer), 0);
+    if (!work) continue;
+    idle_trainers_.erase(trainer);
+    const int64_t membership = mailbox_.membership();
+    send_work(trainer, work->ticket.id, true, membership);
+    to_trainer("mailbox", trainer, [=, this](Trainer& me) { train(me, *work, membership); });
+  }
+}
+
+void Simulation::computed(int trainer, MicroBatchId id, int64_t lease) {
+  bool counts = mailbox_.computed(id, trainer, lease);
+  if (!counts && world_.canary == Canary::kStaleLeaseCounts && mailbox_.open() &&
+      mailbox_.open()->contains(id)) {
+    // As if no lease had a fence: whoever computed it settles the lease of its new owner.
+    for (int64_t other = lease + 1; other < lease + 40 && !counts; ++other) {
+      for (int owner : mailbox_.members()) counts = counts || mailbox_.computed(id, owner, other);
+    }
+  }
+  send_work(trainer, id, false, counts ? mailbox_.membership() : -1);
+  if (!counts || !mailbox_.step_computed()) return;
+  const int64_t step = mailbox_.open()->step, membership = mailbox_.membership();
+  if (world_.canary == Canary::kFeaturesGoBeforeTheCommit) {
+    to_sampler("mailbox", [this, range = *mailbox_.open()] { free_step(range); });
+  }
+  to_supervisor("mailbox", [=, this] { supervisor_->step_computed(step, membership); });
+}
+
+void Simulation::unreadable(int trainer, MicroBatchId id, int64_t lease) {
+  if (!mailbox_.unreadable(id, trainer, lease)) return;
+  if (world_.nodes == 1) violate("features that are needed are not in the only store");
+  send_work(trainer, id, false, mailbox_.membership());
+  produce_again({id});
+}
+
+void Simulation::commit_in_mailbox(int64_t step) {
+  if (!mailbox_.open() || mailbox_.open()->step != step || !mailbox_.step_computed()) {
+    return violate("a step is committed that is not computed");
+  }
+  const PlannedStep range = *mailbox_.open();
+  mailbox_.commit_step();
+  to_sampler("mailbox", [this, range] { free_step(range); });
+}
+
+void Simulation::regroup_mailbox(const Trainers& members, int64_t membership) {
+  if (membership == 0) return;
+  const std::vector<int> before = mailbox_.members();
+  if (world_.canary == Canary::kStepGoesOnAfterALoss && members.size() < before.size()) return;
+  const int64_t queued_before = mailbox_.queued_again();
+  produce_again(mailbox_.change_members(members, membership));
+  std::erase_if(idle_trainers_, [this](int trainer) { return !is_member(trainer); });
+  for (int trainer : members) {
+    if (std::find(before.begin(), before.end(), trainer) == before.end()) wait_in_line(trainer);
+  }
+  const int64_t again = mailbox_.queued_again() - queued_before;
+  to_supervisor("mailbox", [=, this] { supervisor_->queued_again(WorkerKind::kTrainer, again); });
+  pump_mailbox();
+}
+
+}  // namespace percheron

@@ -1,0 +1,179 @@
+#include "tests/actors/simulation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/hash.h"
+
+namespace percheron {
+
+uint32_t checksum_of(const Parameters& parameters) {
+  std::string text;
+  for (const Sums& step : parameters) {
+    for (const auto& [id, times] : step)
+      text += fmt::format("{}.{}x{} ", id.epoch, id.index, times);
+    text += ";";
+  }
+  return crc32c(std::as_bytes(std::span(text.data(), text.size())), 0);
+}
+
+// --- trainers ------------------------------------------------------------------------------------
+
+void Simulation::regroup(const Trainers& members, int64_t membership) {
+  groups_[membership].members = members;
+  to_mailbox("supervisor", [=, this] { regroup_mailbox(members, membership); });
+  for (int t : members) {
+    to_trainer("supervisor", t, [=, this](Trainer& me) {
+      begin_anew(me, membership);
+      me.member = true;
+      to_supervisor(name(me.number),
+                    [this, t, membership] { supervisor_->regrouped(t, membership); });
+    });
+  }
+}
+
+void Simulation::train(Trainer& me, const Work& leased, int64_t membership) {
+  if (membership < me.membership && world_.canary != Canary::kOldTicketIsComputed) return idle(me);
+  begin_anew(me, membership);
+  work(me, 60, [this, leased, life = me.life](Trainer& trainer) {
+    const MicroBatchId id = leased.ticket.id;
+    const int number = trainer.number;
+    const bool readable = store_.count(id) != 0;
+    if (readable) ++trainer.sums[id];
+    to_mailbox(name(number), [=, this] {
+      const Trainer& now = trainers_[static_cast<size_t>(number)];
+      outcome_.late_words += !now.alive || now.life != life ? 1 : 0;
+      readable ? computed(number, id, leased.lease) : unreadable(number, id, leased.lease);
+    });
+    idle(trainer);
+  });
+}
+
+void Simulation::reduce(Trainer& me, int64_t step, int64_t membership) {
+  if (membership != me.membership) return;
+  work(me, 10, [this, step, membership](Trainer& trainer) {
+    Group& group = groups_.at(membership);
+    group.sums[trainer.number] = trainer.sums;
+    if (group.sums.size() < group.members.size()) return;
+    Sums total;
+    for (const auto& [number, sums] : group.sums) {
+      for (const auto& [id, times] : sums) total[id] += times;
+    }
+    group.sums.clear();
+    for (int number : group.members) {
+      Trainer& member = trainers_[static_cast<size_t>(number)];
+      if (!member.alive || member.membership != membership) continue;
+      // A death may break it for some and not for others.
+      const bool broken = std::any_of(group.members.begin(), group.members.end(), [this](int t) {
+        return !trainers_[static_cast<size_t>(t)].alive;
+      });
+      if (broken && random_.below(2)) {
+        to_supervisor(name(number), [=, this] {
+          supervisor_->reduce_failed(number, step, membership, unavailable("a member left"));
+        });
+        continue;
+      }
+      work(member, 10, [=, this](Trainer& done) {
+        done.reduced = total;
+        to_supervisor(name(number),
+                      [=, this] { supervisor_->reduced(number, step, membership, 0); });
+      });
+    }
+  });
+}
+
+void Simulation::apply(Trainer& me, int64_t step, int64_t round) {
+  work(me, 10, [this, step, round](Trainer& trainer) {
+    if (!trainer.reduced) return violate("a trainer applies what it has not reduced");
+    trainer.parameters.push_back(*std::exchange(trainer.reduced, std::nullopt));
+    trainer.sums.clear();
+    AppliedReport report;
+    report.trainer = trainer.number;
+    report.round = round;
+    report.checksum = checksum_of(trainer.parameters);
+    report.sums.weight = report.sums.loss = 1;
+    to_supervisor(name(trainer.number),
+                  [this, step, report] { supervisor_->applied(step, report, {}); });
+  });
+}
+
+void Simulation::evaluate(const Trainers& members, int64_t step, int64_t round) {
+  if (world_.canary == Canary::kEvaluationKeepsTheDead && step == evaluation_step_) return;
+  evaluation_step_ = step;
+  evaluation_round_ = round;
+  const auto stride = static_cast<int64_t>(members.size());
+  int64_t first = 0;
+  for (int t : members) {
+    to_trainer("supervisor", t, [=, this](Trainer& me) {
+      work(me, 100, [=, this](Trainer& trainer) {
+        if (static_cast<int64_t>(trainer.parameters.size()) != step) {
+          violate(fmt::format("step {} is evaluated with parameters of step {}", step,
+                              trainer.parameters.size()));
+        }
+        WalkCounts counts;
+        for (int64_t i = first; i < held_out_; i += stride) ++measured_[round];
+        counts.rounds = {1};
+        counts.tokens = {1};
+        to_supervisor(name(t), [=, this] { supervisor_->evaluated(t, round, counts, 0.1); });
+      });
+    });
+    ++first;
+  }
+}
+
+void Simulation::on_evaluation(const EvaluationReport& report) {
+  if (report.step != evaluation_step_ || measured_[evaluation_round_] != held_out_) {
+    violate(fmt::format("{} of {} held-out micro-batches were measured at step {}",
+                        measured_[evaluation_round_], held_out_, report.step));
+  }
+}
+
+void Simulation::take_snapshot(Trainer& me, int64_t step) {
+  work(me, 10, [this, step](Trainer& trainer) {
+    snapshot_ = trainer.parameters;
+    to_supervisor(name(trainer.number), [this, step] { supervisor_->snapshot_taken(step, 0.01); });
+  });
+}
+
+void Simulation::write_checkpoint(int64_t step, const RunProgress& progress, bool) {
+  network_.after(1 + network_.delay(50) / kMillisecond, [this, step, progress] {
+    CheckpointReport report;
+    report.step = step;
+    report.directory = "step-" + std::to_string(step);
+    Status status;
+    if (random_.uniform() < world_.deaths && step > 0) {
+      status = resource_exhausted("no space");
+      report.error = status.message();
+    } else {
+      if (static_cast<int64_t>(snapshot_->size()) != step || progress.step != step) {
+        violate(fmt::format("the checkpoint of step {} has parameters of step {}", step,
+                            snapshot_->size()));
+      }
+      disk_[report.directory] = *snapshot_;
+    }
+    to_supervisor("disk",
+                  [this, report, status] { supervisor_->checkpoint_written(report, status); });
+  });
+}
+
+void Simulation::restore(Trainer& me, int64_t step, const std::string& path, int64_t round) {
+  work(me, 60, [this, step, path, round](Trainer& trainer) {
+    const bool skip = world_.canary == Canary::kNewcomerIsNotRestored ||
+                      world_.canary == Canary::kChecksumIsNotCompared;
+    uint32_t checksum = checksum_of(trainer.parameters);
+    if (!path.empty()) {
+      checksum = checksum_of(disk_.at(path));
+      if (!skip) trainer.parameters = disk_.at(path);
+      trainer.sums.clear();
+      trainer.reduced.reset();
+      if (world_.canary != Canary::kChecksumIsNotCompared)
+        checksum = checksum_of(trainer.parameters);
+    }
+    to_supervisor(name(trainer.number), [this, number = trainer.number, round, checksum] {
+      supervisor_->restored(number, round, checksum, ok_status());
+    });
+  });
+}
+
+}  // namespace percheron
