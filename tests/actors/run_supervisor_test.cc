@@ -328,5 +328,38 @@ TEST_F(SupervisorTest, FailureNamesTheStepAndItsMicroBatches) {
       << diary_.end->message();
 }
 
+TEST_F(SupervisorTest, FailedReductionEndsTheRunOnlyIfNoDeathIsKnownInTime) {
+  make(5, 2, 0);
+  write(0);
+  diary_.read();
+  const Status left = unavailable("a member left");
+  supervisor_->step_computed(0, 0);
+  supervisor_->reduce_failed(0, 0, 0, left);
+  clock_.advance(29);
+  supervisor_->tick(0);
+  supervisor_->worker_lost(WorkerKind::kTrainer, 1);
+  EXPECT_EQ(diary_.read(), "reduce0 regroup1");
+  supervisor_->reduce_failed(0, 0, 0, left);  // of the group before
+  clock_.advance(40);
+  supervisor_->tick(0);
+  EXPECT_FALSE(diary_.end);
+  supervisor_->reduce_failed(0, 0, 1, left);
+  clock_.advance(31);
+  supervisor_->tick(0);
+  ASSERT_TRUE(diary_.end);
+  EXPECT_NE(diary_.end->message().find("no worker was found dead"), std::string::npos)
+      << diary_.end->message();
+}
+
+TEST_F(SupervisorTest, LastWordsOfALostWorkerAreNoNews) {
+  make(5, 2, 0);
+  write(0);
+  supervisor_->worker_lost(WorkerKind::kTrainer, 1);
+  supervisor_->worker_failed(WorkerKind::kTrainer, 1, "trainer 1", data_loss("the loss is nan"));
+  EXPECT_FALSE(diary_.end);
+  supervisor_->worker_failed(WorkerKind::kTrainer, 0, "trainer 0", data_loss("the loss is nan"));
+  EXPECT_TRUE(diary_.end);
+}
+
 }  // namespace
 }  // namespace percheron
