@@ -106,8 +106,6 @@ class Simulation final : public RunOrders, public RunObserver {
   void on_evaluation(const EvaluationReport& report) override;
   void on_event(const std::string& text) override {
     if (text.starts_with("epoch ")) ++epoch_ends_[text];
-    // What is trained again ends again.
-    if (text.starts_with("no trainer was left")) epoch_ends_.clear();
     if (text.find("its parameters differ") != std::string::npos) ++outcome_.refused;
   }
 
@@ -294,7 +292,7 @@ class Simulation final : public RunOrders, public RunObserver {
   std::map<MicroBatchId, int> store_;  // features and their node
   std::map<std::string, Parameters> disk_;
   std::optional<Parameters> snapshot_;
-  std::map<std::string, int> epoch_ends_;
+  std::map<std::string, int64_t> epoch_ends_;
   std::map<int64_t, int64_t> measured_;  // held-out micro-batches, per round
   int64_t evaluation_step_ = -1, evaluation_round_ = -1;
   SimulatedOutcome outcome_;
