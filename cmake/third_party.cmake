@@ -40,6 +40,11 @@ if(NOT TARGET CLI11::CLI11)
 endif()
 # Not by its CMake package: Debian's asks for OpenCL's headers, which nothing here uses.
 percheron_find_library(DNNL::dnnl HEADER oneapi/dnnl/dnnl.hpp LIBRARY dnnl)
+find_package(Gloo CONFIG REQUIRED)
+if(NOT TARGET Gloo::gloo) # Debian's has no namespace.
+  add_library(Gloo::gloo INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(Gloo::gloo INTERFACE gloo)
+endif()
 if(NOT TARGET yaml-cpp::yaml-cpp)
   add_library(yaml-cpp::yaml-cpp INTERFACE IMPORTED GLOBAL) # yaml-cpp before 0.8 has no namespace.
   target_link_libraries(yaml-cpp::yaml-cpp INTERFACE yaml-cpp)

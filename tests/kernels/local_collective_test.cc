@@ -6,17 +6,10 @@
 #include "base/random.h"
 #include "gtest/gtest.h"
 #include "kernels/collective.h"
+#include "tests/kernels/collective_values.h"
 
 namespace percheron {
 namespace {
-
-/// Runs `work(collective)` on one thread per rank.
-template <class F>
-void on_all(std::vector<std::unique_ptr<Collective>>& group, F&& work) {
-  std::vector<std::thread> threads;
-  for (auto& member : group) threads.emplace_back([&work, &member] { work(*member); });
-  for (std::thread& thread : threads) thread.join();
-}
 
 TEST(LocalCollective, SumsInRankOrderOnEveryRank) {
   for (const int size : {1, 2, 3, 5}) {

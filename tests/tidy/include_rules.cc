@@ -24,6 +24,7 @@ const std::vector<Permission>& permissions() {
       {std::regex("prometheus/.*"), {"actors/", "tests/actors/"}},
       {std::regex("(oneapi/)?dnnl.*"), {"kernels/cpu/"}},
       {std::regex("omp\\.h"), {"kernels/cpu/"}},
+      {std::regex("gloo/.*"), {"kernels/cpu/"}},
       {std::regex("(cuda|cublas|cudnn|nccl).*\\.h"), {"kernels/cuda/", "tests/device/"}},
       {std::regex("(google/protobuf/.*|proto/.*\\.pb\\.h)"),
        {"proto/", "data/", "actors/", "tools/", "tests/proto/", "tests/data/", "tests/actors/",
