@@ -93,6 +93,8 @@ class Kernel:
     name: str
     flop: float
     bytes: float
+    # What bench/device_bench runs for it: (a line that it reads, how often the work does that).
+    runs: list = dataclasses.field(default_factory=list)
 
     @property
     def seconds(self):
@@ -110,8 +112,10 @@ class Work:
         self.name = name
         self.kernels = {}
 
-    def add(self, name, flop, size, calls=1):
+    def add(self, name, flop, size, calls=1, run=None):
         kernel = self.kernels.setdefault(name, Kernel(name, 0, 0))
+        if run:
+            kernel.runs.append((run, calls))
         kernel.flop += calls * flop
         kernel.bytes += calls * size
 
@@ -121,19 +125,23 @@ class Work:
         moved = BF16 * (rows * inner + inner * outer + rows * outer)
         for direction in passes:
             extra = (F32 - BF16) * inner * outer if direction == "weight" else 0
-            self.add(f"{name}, {direction}", flop, moved + extra, calls)
+            self.add(f"{name}, {direction}", flop, moved + extra, calls, f"linear {direction} {rows} {inner} {outer}")
 
-    def rows(self, name, rows, width, reads, writes, calls=1):
-        self.add(name, 0, BF16 * rows * width * (reads + writes), calls)
+    def rows(self, name, rows, width, reads, writes, calls=1, run=None):
+        self.add(name, 0, BF16 * rows * width * (reads + writes), calls, run)
 
-    def attention(self, model, queries, keys, pairs, calls, directions):
-        """`pairs` of a query row and a key row that it sees. Backward: five products where forward has two."""
+    def attention(self, model, queries, keys, pairs, calls, directions, mask):
+        """`pairs` of a query row and a key row that it sees. Backward: five products where forward has two.
+
+        `mask`: causal COUNT LENGTH, or blocks ANCHORS SIZE LENGTH.
+        """
+        shape = f"{model.heads} {model.kv_heads} {model.head_dim} {mask}"
         q, kv = BF16 * queries * model.q_width, BF16 * keys * model.kv_width
         forward = pairs * model.q_width * 4
         if "forward" in directions:
-            self.add("attention, forward", forward, 2 * q + 2 * kv, calls)
+            self.add("attention, forward", forward, 2 * q + 2 * kv, calls, f"attention forward {shape}")
         if "backward" in directions:
-            self.add("attention, backward", 2.5 * forward, 4 * q + 4 * kv, calls)
+            self.add("attention, backward", 2.5 * forward, 4 * q + 4 * kv, calls, f"attention backward {shape}")
 
     @property
     def flop(self):
@@ -157,15 +165,14 @@ FROZEN_WEIGHT = ("forward", "input")
 
 def layer_rows(work, model, rows, calls, backward, widths=1):
     """What one layer does element by element; `widths` norms before its attention (EAGLE-3 norms two inputs)."""
-    work.rows("rms_norm, forward", rows, model.hidden, 1, 1, calls * (widths + 1))
-    rotated = model.q_width + model.kv_width
-    name = "q and k norm, rotary" if model.head_norms else "rotary"
-    work.rows(f"{name}, forward", rows, rotated, 1, 1, calls)
-    work.rows("swiglu, forward", rows, model.mlp, 2, 1, calls)
-    if backward:
-        work.rows("rms_norm, backward", rows, model.hidden, 2, 1, calls * (widths + 1))
-        work.rows(f"{name}, backward", rows, rotated, 2 if model.head_norms else 1, 1, calls)
-        work.rows("swiglu, backward", rows, model.mlp, 3, 2, calls)
+    norms, rotated = calls * (widths + 1), model.q_width + model.kv_width
+    rotation = "q and k norm, rotary" if model.head_norms else "rotary"
+    for direction in ("forward", "backward") if backward else ("forward",):
+        back = direction == "backward"
+        norm, gate = f"rms_norm {direction} {rows} {model.hidden}", f"swiglu {direction} {rows} {model.mlp}"
+        work.rows(f"rms_norm, {direction}", rows, model.hidden, 2 if back else 1, 1, norms, norm)
+        work.rows(f"{rotation}, {direction}", rows, rotated, 2 if back and model.head_norms else 1, 1, calls)
+        work.rows(f"swiglu, {direction}", rows, model.mlp, 3 if back else 2, 2 if back else 1, calls, gate)
 
 
 def layer_products(work, model, rows, passes, calls, inputs=1):
@@ -177,8 +184,8 @@ def layer_products(work, model, rows, passes, calls, inputs=1):
 
 
 def optimizer(work, parameters):
-    work.add("gradient norm", 0, F32 * parameters)
-    work.add("adamw", 0, ADAMW_BYTES * parameters)
+    work.add("gradient norm", 0, F32 * parameters, run=f"squared_norm {parameters}")
+    work.add("adamw", 0, ADAMW_BYTES * parameters, run=f"adamw {parameters}")
 
 
 def dflash(model, drafting, length):
@@ -190,10 +197,11 @@ def dflash(model, drafting, length):
     work.product("context k and v", length, model.hidden, 2 * model.kv_width, TRAINED, layers)
     layer_products(work, model, rows, TRAINED, layers)
     pairs = rows * (length / 2 + drafting.block_size)
-    work.attention(model, rows, length + rows, pairs, layers, ("forward", "backward"))
+    work.attention(model, rows, length + rows, pairs, layers, ("forward", "backward"),
+                   f"blocks {drafting.anchors} {drafting.block_size} {length}")
     layer_rows(work, model, rows, layers, backward=True)
     work.product("head", rows, model.hidden, model.vocabulary, FROZEN_WEIGHT)
-    work.rows("cross entropy", rows, model.vocabulary, 2, 1)
+    work.rows("cross entropy", rows, model.vocabulary, 2, 1, run=f"cross_entropy {rows} {model.vocabulary}")
     optimizer(work, layers * model.layer_parameters + fused * model.hidden)
     return work
 
@@ -204,11 +212,12 @@ def eagle3(model, drafting, length, head):
     steps, fused = drafting.ttt_steps, drafting.eagle3_captures * model.hidden
     work.product("fusion of captures", length, fused, model.hidden, FROZEN_INPUT)
     layer_products(work, model, length, TRAINED, steps, inputs=2)
-    work.attention(model, length, length, length * length / 2, steps, ("forward", "backward"))
+    work.attention(model, length, length, length * length / 2, steps, ("forward", "backward"), f"causal 1 {length}")
     layer_rows(work, model, length, steps, backward=True, widths=2)
     passes = TRAINED if head == "trainable" else FROZEN_WEIGHT
     work.product("head", length, model.hidden, drafting.draft_vocab_size, passes, steps)
-    work.rows("loss beside the teacher", length, drafting.draft_vocab_size, 3, 1, steps)
+    teacher = f"teacher_loss {length} {drafting.draft_vocab_size}"
+    work.rows("loss beside the teacher", length, drafting.draft_vocab_size, 3, 1, steps, teacher)
     parameters = fused * model.hidden + model.layer_parameters
     parameters += model.hidden * (model.q_width + 2 * model.kv_width)  # q, k and v read twice the width
     if head == "trainable":
@@ -222,7 +231,7 @@ def capture(model, count, length):
     work = Work(f"target's capture, {count} x {length:,} tokens")
     rows = count * length
     layer_products(work, model, rows, ("forward",), model.layers)
-    work.attention(model, rows, rows, count * length * length / 2, model.layers, ("forward",))
+    work.attention(model, rows, rows, count * length * length / 2, model.layers, ("forward",), f"causal {count} {length}")
     layer_rows(work, model, rows, model.layers, backward=False)
     return work
 

@@ -19,6 +19,9 @@ echo "  ok  loss: $d of 4e-3"
 echo "  ok  fc.weight: 1e-4 of 4e-3" """
 BENCH = """echo '{"case": "training", "tokens": 2048, "wall_seconds": [0.3, 0.1, 0.2]}'"""
 
+KERNELS = """for file; do :; done; line=0
+while read -r run; do echo "{\\"line\\": $line, \\"ms\\": 0.5}"; line=$((line + 1)); done < $file"""
+
 
 class DeviceCheck(unittest.TestCase):
     def setUp(self):
@@ -33,6 +36,7 @@ class DeviceCheck(unittest.TestCase):
         self.fake("golden_test", GOLDEN)
         self.fake("drafter_bench", BENCH)
         self.fake("target_bench", BENCH)
+        self.fake("device_bench", KERNELS)
         self.tool("nvidia-smi", GPU)
         self.tool("compute-sanitizer", 'while [ "$1" != --error-exitcode ]; do shift; done; shift 2; exec "$@"')
 
@@ -71,8 +75,23 @@ class DeviceCheck(unittest.TestCase):
         self.assertIn("a.safetensors                                  0.500       0.250       0.250", self.done.stdout)
         row = {"model": "Qwen3-8B", "work": "dflash 2048", "kernel": "whole", "ms": 200.0, "tokens_per_s": 10240.0}
         self.assertIn(row, self.results["measured"])
-        self.assertEqual({row["work"] for row in self.results["measured"]},
+        self.assertEqual({row["work"] for row in self.results["measured"] if row["kernel"] == "whole"},
                          {"dflash 2048", "dflash 4096", "eagle3 2048", "eagle3 4096", "capture 8x2048"})
+
+    def test_adds_up_the_operations_of_a_kernel(self):
+        self.check()
+        found = {(row["work"], row["kernel"]): row["ms"] for row in self.results["measured"]}
+        self.assertEqual(found["dflash 2048", "qkv, weight"], 5 * 0.5)  # once in each of five layers
+        self.assertEqual(found["dflash 2048", "rms_norm, forward"], 10 * 0.5)
+        self.assertEqual(found["capture 8x2048", "attention, forward"], 36 * 0.5)
+        self.assertEqual(found["eagle3 2048", "head, forward"], 7 * 0.5)
+        with open(os.path.join(self.out, "kernels_dflash_2048.txt"), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        self.assertIn("linear forward 8192 4096 151936", lines)
+        self.assertIn("attention backward 32 8 128 blocks 512 16 2048", lines)
+        self.fake("device_bench", "echo '{\"line\": 0, \"ms\": 1}'")
+        self.assertEqual(self.check(), 1)
+        self.assert_status("kernels of dflash 2048", "failed", "its output can't be read: KeyError(1)")
 
     def test_the_json_has_its_schema(self):
         self.check()
@@ -169,7 +188,7 @@ class DeviceCheck(unittest.TestCase):
         self.assertIn({"peer": "own", "method": "eagle3", "seq": 4096, "step_ms": 1.5}, self.results["peers"])
 
     def test_packs_the_programs_with_their_libraries(self):
-        for name in ("kernels_test", "golden_test", "drafter_bench", "target_bench", "libpercheron_cuda.so"):
+        for name in ("kernels_test", "golden_test", "device_bench", "drafter_bench", "target_bench", "libpercheron_cuda.so"):
             target = os.path.join(self.build, "bin", name)
             os.remove(target)
             os.symlink(os.path.realpath(sys.executable), target)
