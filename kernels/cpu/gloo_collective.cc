@@ -19,6 +19,8 @@ using Buffer = gloo::transport::UnboundBuffer;
 
 // Values are summed by segments of this many bytes, one being sent while another is added.
 constexpr size_t kSegmentBytes = size_t{4} << 20;
+// How long a member that leaves waits for its last words to be sent.
+constexpr std::chrono::milliseconds kLeaveLimit{1'000};
 constexpr size_t kBlock = 1024;  // Elements that are added at once, in the first-level cache.
 
 /// What a message is; a part of its slot, by which Gloo matches a send with a receive.
@@ -43,12 +45,22 @@ Range share_of(const Range& segment, int rank, int size) {
 /// A message to another rank is posted and goes its way in Gloo's thread. Gloo tells a waiting
 /// buffer of a lost connection only if a receive is pending that has not begun to arrive; so each
 /// buffer has one for the whole call, `done`, which the other side sends when it has all it needs.
-/// `done` also says that what was sent to it has arrived, so that nobody waits for a send.
+/// `done` also says that what was sent to it has arrived, so that nobody waits for a send but that
+/// of `done` itself: a message whose buffer is gone blocks its connection for good, so these have
+/// one that outlives the calls.
 class GlooCollective final : public Collective {
  public:
   GlooCollective(std::shared_ptr<gloo::Context> context, std::string name,
                  std::chrono::milliseconds limit)
-      : context_(std::move(context)), name_(std::move(name)), limit_(limit) {}
+      : context_(std::move(context)), name_(std::move(name)), limit_(limit) {
+    if (context_->size > 1) done_ = context_->createUnboundBuffer(nullptr, 0);
+  }
+
+  /// Leaves once the others have its last word.
+  ~GlooCollective() override {
+    [[maybe_unused]] const Status status =
+        guarded([&] { return last_done_left(std::min(limit_, kLeaveLimit)); });
+  }
 
   int rank() const override { return context_->rank; }
   int size() const override { return context_->size; }
@@ -114,6 +126,7 @@ class GlooCollective final : public Collective {
   void close() {
     if (std::exchange(closed_, true)) return;
     for (const auto& buffer : buffers_) buffer->abortWaitRecv();
+    if (done_) done_->abortWaitSend();
     if (size() > 1) context_->closeConnections();
   }
 
@@ -152,14 +165,25 @@ class GlooCollective final : public Collective {
   /// segments' and then `done`. False after an abort.
   bool received(Buffer& buffer) { return buffer.waitRecv(nullptr, limit_); }
 
-  /// Tells all that everything came from them, and waits for their word.
+  /// Tells all that everything came from them, and waits for their word. The call before is over
+  /// for all then, so its `done` left long ago.
   bool finish(const Peers& peers) {
+    if (!last_done_left(limit_)) return false;
     for (const Peer& peer : peers) {
-      send(peer, Message::kSumsDone, 0, 0);
-      send(peer, Message::kTermsDone, 0, 0);
+      for (const Message message : {Message::kSumsDone, Message::kTermsDone}) {
+        done_->send(peer.rank, slot(message), 0, 0);
+        ++done_sends_;
+      }
     }
     return std::ranges::all_of(
         peers, [&](const Peer& peer) { return received(*peer.sums) && received(*peer.terms); });
+  }
+
+  bool last_done_left(std::chrono::milliseconds limit) {
+    for (; done_sends_ > 0; --done_sends_) {
+      if (!done_->waitSend(nullptr, limit)) return false;
+    }
+    return true;
   }
 
   template <class T>
@@ -256,41 +280,12 @@ class GlooCollective final : public Collective {
   std::vector<std::byte> scratch_;
   uint64_t call_ = 0;
   size_t bytes_ = 0;
+  int done_sends_ = 0;  // Of the last call.
   // Of that thread and of those that abort.
   std::mutex mutex_;
   bool closed_ = false;
   std::vector<std::unique_ptr<Buffer>> buffers_;
-};
-
-/// A store whose waits end when their membership is abandoned.
-class AbandonableStore final : public RendezvousStore {
- public:
-  AbandonableStore(RendezvousStore& store, const std::atomic<int64_t>& abandoned,
-                   int64_t membership)
-      : store_(store), abandoned_(abandoned), membership_(membership) {}
-
-  Status set(const std::string& key, std::string_view value) override {
-    return store_.set(key, value);
-  }
-  Result<std::string> get(const std::string& key, std::chrono::milliseconds limit) override {
-    const auto end = std::chrono::steady_clock::now() + limit;
-    while (true) {
-      if (abandoned_ >= membership_) return unavailable("the membership was abandoned");
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-          end - std::chrono::steady_clock::now());
-      Result<std::string> value = store_.get(key, std::clamp(left, kNone, kSlice));
-      if (value.ok() || value.status().code() != StatusCode::kUnavailable || left <= kSlice) {
-        return value;
-      }
-    }
-  }
-
- private:
-  static constexpr std::chrono::milliseconds kNone{0}, kSlice{50};
-
-  RendezvousStore& store_;
-  const std::atomic<int64_t>& abandoned_;
-  const int64_t membership_;
+  std::unique_ptr<Buffer> done_;  // None when alone.
 };
 
 class GlooCollectiveFactory final : public CollectiveFactory {
@@ -306,15 +301,18 @@ class GlooCollectiveFactory final : public CollectiveFactory {
       return invalid_argument(
           fmt::format("member {} is not among those of membership {}", self, membership));
     }
+    const auto abandoned = [this, membership] { return membership <= abandoned_; };
+    if (abandoned()) {
+      return unavailable(fmt::format("membership {} was abandoned", membership));
+    }
     const int rank = static_cast<int>(found - members.begin());
     const int size = static_cast<int>(members.size());
     const std::string name =
         fmt::format("group of membership {}, rank {} of {}", membership, rank, size);
     auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
-    AbandonableStore store(*store_, abandoned_, membership);
     if (size > 1) {
       PERCHERON_RETURN_IF_ERROR(
-          connect_all(*context, device_, store, membership, options_.join_limit)
+          connect_all(*context, device_, *store_, membership, {options_.join_limit, abandoned})
               .with_context(name));
     }
     return std::unique_ptr<Collective>(
@@ -328,10 +326,10 @@ class GlooCollectiveFactory final : public CollectiveFactory {
   }
 
  private:
-  std::atomic<int64_t> abandoned_{std::numeric_limits<int64_t>::min()};
   const GlooOptions options_;
-  std::shared_ptr<gloo::transport::Device> device_;
+  const std::shared_ptr<gloo::transport::Device> device_;
   const std::shared_ptr<RendezvousStore> store_;
+  std::atomic<int64_t> abandoned_ = std::numeric_limits<int64_t>::min();
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ struct GlooOptions {
   std::string interface = "127.0.0.1";
   /// How long an operation waits without anything coming from the member that is due.
   std::chrono::milliseconds operation_limit{30'000};
-  /// How long join() waits for the members.
+  /// How long join() waits for the members to come.
   std::chrono::milliseconds join_limit{30'000};
 };
 
@@ -33,7 +33,9 @@ struct GlooOptions {
 /// A member that dies ends the others' pending and later calls in milliseconds, one that hangs
 /// within `operation_limit`, both with kUnavailable. What a failed call leaves in `values` is
 /// garbage: parts may be sums. A call that succeeded may have failed on another member. The failed
-/// object is closed; a new membership with fewer members is joined at once.
+/// object is closed; a new membership with fewer members is joined at once. No membership is
+/// joined twice by a member (kFailedPrecondition). A join that is abandoned ends within a moment
+/// while members are missing, within seconds if one dies while they connect.
 ///
 /// kInvalidArgument for an interface or address that this machine does not have.
 Result<std::unique_ptr<CollectiveFactory>> make_gloo_collective_factory(

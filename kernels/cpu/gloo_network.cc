@@ -32,13 +32,20 @@ std::string interface_names() {
   return names;
 }
 
+// Between two looks whether a join was abandoned.
+constexpr Milliseconds kStoreWait{100};
+// All members have come: they connect within milliseconds, unless one dies just then.
+constexpr Milliseconds kConnectLimit{5'000};
+
 /// Gloo's view of a store: its keys are ranks, its failures exceptions. Keeps the first failure.
 class StoreOfMembership final : public gloo::rendezvous::Store {
  public:
-  StoreOfMembership(RendezvousStore& store, int64_t membership, Milliseconds limit)
+  StoreOfMembership(RendezvousStore& store, int size, int64_t membership, const JoinLimits& limits)
       : store_(store),
+        size_(size),
         prefix_(fmt::format("membership-{}.rank-", membership)),
-        end_(std::chrono::steady_clock::now() + limit) {}
+        limits_(limits),
+        end_(std::chrono::steady_clock::now() + limits.limit) {}
 
   const Status& failure() const { return failure_; }
 
@@ -47,13 +54,13 @@ class StoreOfMembership final : public gloo::rendezvous::Store {
     if (!status.ok()) fail(status);
   }
 
+  /// Waits for all ranks first: Gloo's wait for a connection can't be abandoned.
   std::vector<char> get(const std::string& key) override {
-    const auto left =
-        std::chrono::duration_cast<Milliseconds>(end_ - std::chrono::steady_clock::now());
-    const Result<std::string> value =
-        store_.get(prefix_ + key, std::max(left, Milliseconds::zero()));
-    if (!value.ok()) fail(value.status());
-    return {value->begin(), value->end()};
+    while (static_cast<int>(values_.size()) < size_) {
+      values_.push_back(wait_for(prefix_ + std::to_string(values_.size())));
+    }
+    const std::string& value = values_.at(static_cast<size_t>(std::stoi(key)));
+    return {value.begin(), value.end()};
   }
 
   // get() waits.
@@ -61,14 +68,32 @@ class StoreOfMembership final : public gloo::rendezvous::Store {
   void wait(const std::vector<std::string>&, const Milliseconds&) override {}
 
  private:
+  std::string wait_for(const std::string& key) {
+    for (;;) {
+      const Milliseconds left =
+          std::chrono::duration_cast<Milliseconds>(end_ - std::chrono::steady_clock::now());
+      Result<std::string> value = store_.get(key, std::clamp(left, Milliseconds(0), kStoreWait));
+      if (value.ok()) return std::move(*value);
+      if (limits_.abandoned()) fail(unavailable("the membership was abandoned"));
+      if (value.status().code() != StatusCode::kUnavailable) fail(value.status());
+      if (left <= Milliseconds(0)) {
+        fail(unavailable(fmt::format("{} did not come within {} ms: {}", key, limits_.limit.count(),
+                                     value.status().message())));
+      }
+    }
+  }
+
   [[noreturn]] void fail(const Status& status) {
     failure_ = status;
     throw gloo::IoException(status.message());  // Caught in connect_all().
   }
 
   RendezvousStore& store_;
+  const int size_;
   const std::string prefix_;
+  const JoinLimits& limits_;
   const std::chrono::steady_clock::time_point end_;
+  std::vector<std::string> values_;
   Status failure_;
 };
 
@@ -128,12 +153,12 @@ Result<std::shared_ptr<gloo::transport::Device>> open_gloo_device(const std::str
 }
 
 Status connect_all(gloo::rendezvous::Context& context,
-                   std::shared_ptr<gloo::transport::Device>& device, RendezvousStore& store,
-                   int64_t membership, Milliseconds limit) {
-  StoreOfMembership of_membership(store, membership, limit);
+                   std::shared_ptr<gloo::transport::Device> device, RendezvousStore& store,
+                   int64_t membership, const JoinLimits& limits) {
+  StoreOfMembership of_membership(store, context.size, membership, limits);
   const NoBrokenPipeSignal no_signal;
   try {
-    context.setTimeout(limit);
+    context.setTimeout(kConnectLimit);
     context.connectFullMesh(of_membership, device);
   } catch (const std::exception& error) {
     if (!of_membership.failure().ok()) return of_membership.failure();

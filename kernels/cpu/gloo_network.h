@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -38,10 +39,17 @@ std::string gloo_message(const std::exception& error);
 /// Gloo's sockets and their thread on `interface`, as GlooOptions has it.
 Result<std::shared_ptr<gloo::transport::Device>> open_gloo_device(const std::string& interface);
 
+/// How long members wait for each other. `abandoned` is asked several times a second.
+struct JoinLimits {
+  std::chrono::milliseconds limit;
+  std::function<bool()> abandoned;
+};
+
 /// Connects `context` with all other ranks of `membership`, which find each other in `store`.
-/// kUnavailable if one does not come within `limit`; the store's own errors.
+/// kUnavailable if one does not come within the limit, or once it is abandoned; the store's own
+/// errors.
 Status connect_all(gloo::rendezvous::Context& context,
-                   std::shared_ptr<gloo::transport::Device>& device, RendezvousStore& store,
-                   int64_t membership, std::chrono::milliseconds limit);
+                   std::shared_ptr<gloo::transport::Device> device, RendezvousStore& store,
+                   int64_t membership, const JoinLimits& limits);
 
 }  // namespace percheron
