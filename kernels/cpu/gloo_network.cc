@@ -37,27 +37,32 @@ constexpr Milliseconds kStoreWait{100};
 // All members have come: they connect within milliseconds, unless one dies just then.
 constexpr Milliseconds kConnectLimit{5'000};
 
-/// Gloo's view of a store: its keys are ranks, its failures exceptions. Keeps the first failure.
+/// Gloo's view of a store: its failures are exceptions. Keeps the first failure.
 class StoreOfMembership final : public gloo::rendezvous::Store {
  public:
   StoreOfMembership(RendezvousStore& store, int size, int64_t membership, const JoinLimits& limits)
       : store_(store),
         size_(size),
-        prefix_(fmt::format("membership-{}.rank-", membership)),
+        prefix_(fmt::format("membership-{}.", membership)),
         limits_(limits),
         end_(std::chrono::steady_clock::now() + limits.limit) {}
 
   const Status& failure() const { return failure_; }
 
   void set(const std::string& key, const std::vector<char>& data) override {
-    const Status status = store_.set(prefix_ + key, {data.data(), data.size()});
+    const Status status = store_.set(full_key(key), {data.data(), data.size()});
     if (!status.ok()) fail(status);
   }
 
-  /// Waits for all ranks first: Gloo's wait for a connection can't be abandoned.
+  /// A rank's address is given out once all are there: Gloo's wait for a connection can't be
+  /// abandoned.
   std::vector<char> get(const std::string& key) override {
+    if (!is_rank(key)) {
+      const std::string value = wait_for(full_key(key));
+      return {value.begin(), value.end()};
+    }
     while (static_cast<int>(values_.size()) < size_) {
-      values_.push_back(wait_for(prefix_ + std::to_string(values_.size())));
+      values_.push_back(wait_for(full_key(std::to_string(values_.size()))));
     }
     const std::string& value = values_.at(static_cast<size_t>(std::stoi(key)));
     return {value.begin(), value.end()};
@@ -68,6 +73,15 @@ class StoreOfMembership final : public gloo::rendezvous::Store {
   void wait(const std::vector<std::string>&, const Milliseconds&) override {}
 
  private:
+  static bool is_rank(const std::string& key) {
+    return key.find_first_not_of("0123456789") == std::string::npos;
+  }
+
+  /// Of a rank's address, or of its host's name, which comes before.
+  std::string full_key(const std::string& key) const {
+    return prefix_ + (is_rank(key) ? "rank-" : "host-of-") + key;
+  }
+
   std::string wait_for(const std::string& key) {
     for (;;) {
       const Milliseconds left =
