@@ -44,7 +44,8 @@ Range share_of(const Range& segment, int rank, int size) {
 ///
 /// A message to another rank is posted and goes its way in Gloo's thread. Gloo tells a waiting
 /// buffer of a lost connection only if a receive is pending that has not begun to arrive; so each
-/// buffer has one for the whole call, `done`, which the other side sends when it has all it needs.
+/// buffer has one for the whole call, `done`, which the other side sends when it has all it needs:
+/// in a sum every rank's sums, which nobody sends before it expects those of the others.
 /// `done` also says that what was sent to it has arrived, so that nobody waits for a send but that
 /// of `done` itself: a message whose buffer is gone blocks its connection for good, so these have
 /// one that outlives the calls.
@@ -70,10 +71,13 @@ class GlooCollective final : public Collective {
   Status broadcast(std::span<float> values) override {
     return guarded([&] {
       Peers peers = open(values.data(), values.size_bytes(), nullptr, 0);
+      // Before `done`: a message leaves once both its send and its receive are known, and rank 0,
+      // which waits for nothing, says `done` at once.
       for (Peer& peer : peers) {
         if (rank() == 0) send(peer, Message::kSums, 0, values.size_bytes());
         if (peer.rank == 0) peer.sums->recv(0, slot(Message::kSums), 0, values.size_bytes());
       }
+      expect_done(peers);
       if (rank() != 0 && !received(*peers.front().sums)) return false;
       return finish(peers);
     });
@@ -130,7 +134,7 @@ class GlooCollective final : public Collective {
     if (size() > 1) context_->closeConnections();
   }
 
-  /// The buffers of a call and its pending `done`. `bytes` of values also make its messages' slots:
+  /// The buffers of a call. `bytes` of values also make its messages' slots:
   /// ranks that differ in it never match, and end at the limit.
   Peers open(void* values, size_t bytes, void* scratch, size_t scratch_bytes) {
     const std::lock_guard lock(mutex_);
@@ -147,10 +151,16 @@ class GlooCollective final : public Collective {
     for (int other = 0; other < size(); ++other) {
       if (other == rank()) continue;
       peers.push_back({other, source, make(values, bytes), make(scratch, scratch_bytes)});
-      peers.back().sums->recv(other, slot(Message::kSumsDone), 0, 0);
-      peers.back().terms->recv(other, slot(Message::kTermsDone), 0, 0);
     }
     return peers;
+  }
+
+  /// Makes the receives that are pending until the call's end.
+  void expect_done(const Peers& peers) {
+    for (const Peer& peer : peers) {
+      peer.sums->recv(peer.rank, slot(Message::kSumsDone), 0, 0);
+      peer.terms->recv(peer.rank, slot(Message::kTermsDone), 0, 0);
+    }
   }
 
   uint64_t slot(Message message) const {
@@ -203,6 +213,7 @@ class GlooCollective final : public Collective {
     T* const scratch = reinterpret_cast<T*>(scratch_.data());
     Peers peers = open(values.data(), values.size_bytes(), scratch, 2 * half * sizeof(T));
     for (size_t i = 0; i < peers.size(); ++i) peers[i].scratch = i * share_max;
+    expect_done(peers);
 
     const auto segment = [&](size_t number) {
       const size_t begin = number * length;

@@ -10,6 +10,13 @@
 #include <array>
 #include <vector>
 
+#if defined(__SANITIZE_ADDRESS__)
+// Gloo never frees the list of addresses that it asks the system for.
+extern "C" const char* __lsan_default_suppressions() {  // NOLINT
+  return "leak:gloo::transport::tcp::CreateDeviceAttr";
+}
+#endif
+
 namespace percheron {
 namespace {
 

@@ -90,6 +90,19 @@ TEST_F(GlooCollectives, CallsFollowEachOtherAlsoWhereTheSocketsAreFull) {
   });
 }
 
+// Rank 0 waits for nobody's values: its last message must not overtake them.
+TEST_F(GlooCollectives, BroadcastsFollowEachOtherAtOnce) {
+  Group group = join(3, {.operation_limit = 10'000ms});
+  on_all(group, [](Collective& member) {
+    for (int round = 0; round < 1500; ++round) {
+      std::vector<float> values(3, static_cast<float>(member.rank() + round));
+      const Status status = member.broadcast(values);
+      ASSERT_TRUE(status.ok()) << "round " << round << ": " << status.message();
+      ASSERT_EQ(values[0], static_cast<float>(round));
+    }
+  });
+}
+
 TEST_F(GlooCollectives, TakeTheirRankFromTheOrderOfTheMembers) {
   const std::vector<int> members = {7, 3};
   auto other_factory = factory(), own_factory = factory();

@@ -151,18 +151,18 @@ TEST_F(GlooProcesses, BroadcastRankZero) {
   }
 }
 
-// At moments all over a sum of a few megabytes, so also while a message is half sent.
+// At moments all over a sum of one segment, so also while its one message is half sent.
 TEST_F(GlooProcesses, AKilledMemberEndsTheOthersLongBeforeTheLimit) {
   const int64_t limit_ms = 60'000;
   const TestSeed seed(4);
   Random random(seed.value());
   Members members = start_group(3, limit_ms);
   int64_t longest_ms = 0, longest_join_ms = 0;
-  for (int round = 0; round < 20; ++round) {
-    const std::string work = "f32 2000000 1";
+  for (int round = 0; round < 30; ++round) {
+    const std::string work = "f32 1000000 1";
     for (const auto& member : members) member->tell(work);
     // No wait for anything: it only picks the moment.
-    std::this_thread::sleep_for(std::chrono::microseconds(random.below(60'000)));
+    std::this_thread::sleep_for(std::chrono::microseconds(random.below(40'000)));
     members[2]->raise(SIGKILL);
     const auto begin = Clock::now();
     members.pop_back();
