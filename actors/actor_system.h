@@ -41,6 +41,29 @@ struct SupervisorWorld {
 /// Decides; everybody reports to it. It monitors all others, so that the end of one ends the run.
 caf::actor start_supervisor(caf::actor_system& system, SupervisorWorld world, PeersPtr peers);
 
+/// Writes the snapshot that parts.snapshot holds. Blocks on disk.
+CheckpointWritten write_snapshot(RunParts& parts, int64_t step, const RunProgress& progress,
+                                 bool prove);
+/// RunProgress as a message carries it.
+void encode_progress(const RunProgress& progress, WriteCheckpoint& message);
+RunProgress decode_progress(const WriteCheckpoint& message);
+
+/// The targets and trainers of a run that live in other processes.
+class RemoteWorkers {
+ public:
+  virtual ~RemoteWorkers() = default;
+  /// Starts an actor for each and fills in peers->targets and peers->trainers; from now on their
+  /// messages arrive at `peers`.
+  virtual void start(caf::actor_system& system, const std::shared_ptr<Peers>& peers) = 0;
+  /// No message arrives after this.
+  virtual void stop() = 0;
+};
+
+/// How an actor system of ours is set up.
+struct ActorSystemConfig : caf::actor_system_config {
+  ActorSystemConfig();
+};
+
 /// StepSums as a message carries them.
 std::vector<double> encode_sums(const StepSums& sums, size_t positions);
 StepSums decode_sums(const std::vector<double>& values);

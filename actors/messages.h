@@ -24,7 +24,8 @@ typename Inspector::result_type inspect(Inspector& f, MicroBatchId& x) {
 
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Ticket& x) {
-  return f(caf::meta::type_name("Ticket"), x.id, x.step, x.node, x.home, x.generation, x.bytes);
+  return f(caf::meta::type_name("Ticket"), x.id, x.step, x.node, x.home, x.generation, x.bytes,
+           x.region_bytes, x.crc32c);
 }
 
 template <class Inspector>
@@ -75,6 +76,14 @@ struct Produced {
   int64_t tokens = 0;  // that were computed; the others came from the cache
   double seconds = 0;
   Outcome outcome;
+  uint64_t region_bytes = 0;  // of the features, where they are for other processes; else 0
+  uint32_t crc32c = 0;        // of the region
+};
+/// Target of another process to supervisor: a sample was set aside.
+struct SetAside {
+  bool held_out = false;
+  int64_t sample = 0;
+  std::string reason;
 };
 /// Sampler to supervisor: a micro-batch was leased to, or settled by, a target.
 struct TargetWork {
@@ -110,6 +119,10 @@ struct Unreadable {
   int32_t trainer = 0;
   MicroBatchId id;
   int64_t lease = 0;
+};
+/// Sampler to every trainer: held-out features, to be kept for evaluations.
+struct KeepHeldOut {
+  Ticket ticket;
 };
 /// Trainer to mailbox: the step's sums contain this micro-batch.
 struct Computed {
@@ -217,6 +230,14 @@ struct SnapshotTaken {
   int64_t step = 0;
   double seconds = 0;
 };
+/// Supervisor to the trainer that took the snapshot, where that is another process: write it, with
+/// what the run remembers (encode_progress()); `prove`: read it back before it counts as written.
+struct WriteCheckpoint {
+  int64_t step = 0;
+  std::vector<int64_t> counts;
+  std::vector<double> measures;
+  bool prove = false;
+};
 /// Checkpoint thread to supervisor.
 struct CheckpointWritten {
   int64_t step = 0;
@@ -304,8 +325,9 @@ inline auto fields_of(Begin& x) { return std::tie(x.step); }
 inline auto fields_of(TargetIdle& x) { return std::tie(x.target); }
 inline auto fields_of(Produce& x) { return std::tie(x.id, x.step, x.lease, x.generation, x.bytes); }
 inline auto fields_of(Produced& x) {
-  return std::tie(x.target, x.work, x.tokens, x.seconds, x.outcome);
+  return std::tie(x.target, x.work, x.tokens, x.seconds, x.outcome, x.region_bytes, x.crc32c);
 }
+inline auto fields_of(SetAside& x) { return std::tie(x.held_out, x.sample, x.reason); }
 inline auto fields_of(TargetWork& x) {
   return std::tie(x.target, x.id, x.leased, x.tokens, x.seconds);
 }
@@ -314,6 +336,7 @@ inline auto fields_of(PutTicket& x) { return std::tie(x.ticket); }
 inline auto fields_of(Take& x) { return std::tie(x.trainer); }
 inline auto fields_of(TakeTicket& x) { return std::tie(x.ticket, x.lease, x.membership); }
 inline auto fields_of(Unreadable& x) { return std::tie(x.trainer, x.id, x.lease); }
+inline auto fields_of(KeepHeldOut& x) { return std::tie(x.ticket); }
 inline auto fields_of(Computed& x) {
   return std::tie(x.trainer, x.id, x.lease, x.tokens, x.samples, x.seconds);
 }
@@ -341,6 +364,9 @@ inline auto fields_of(Evaluated& x) {
 }
 inline auto fields_of(TakeSnapshot& x) { return std::tie(x.step); }
 inline auto fields_of(SnapshotTaken& x) { return std::tie(x.step, x.seconds); }
+inline auto fields_of(WriteCheckpoint& x) {
+  return std::tie(x.step, x.counts, x.measures, x.prove);
+}
 inline auto fields_of(CheckpointWritten& x) {
   return std::tie(x.step, x.path, x.bytes, x.seconds, x.outcome);
 }
@@ -364,11 +390,13 @@ PERCHERON_MESSAGE(Begin)
 PERCHERON_MESSAGE(TargetIdle)
 PERCHERON_MESSAGE(Produce)
 PERCHERON_MESSAGE(Produced)
+PERCHERON_MESSAGE(SetAside)
 PERCHERON_MESSAGE(TargetWork)
 PERCHERON_MESSAGE(EpochExhausted)
 PERCHERON_MESSAGE(PutTicket)
 PERCHERON_MESSAGE(Take)
 PERCHERON_MESSAGE(TakeTicket)
+PERCHERON_MESSAGE(KeepHeldOut)
 PERCHERON_MESSAGE(Computed)
 PERCHERON_MESSAGE(TrainerWork)
 PERCHERON_MESSAGE(OpenStep)
@@ -383,6 +411,7 @@ PERCHERON_MESSAGE(Evaluate)
 PERCHERON_MESSAGE(Evaluated)
 PERCHERON_MESSAGE(TakeSnapshot)
 PERCHERON_MESSAGE(SnapshotTaken)
+PERCHERON_MESSAGE(WriteCheckpoint)
 PERCHERON_MESSAGE(CheckpointWritten)
 PERCHERON_MESSAGE(Failed)
 PERCHERON_MESSAGE(Unreadable)
@@ -407,11 +436,13 @@ CAF_ADD_TYPE_ID(percheron_run, (percheron::Begin))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::TargetIdle))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::Produce))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::Produced))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::SetAside))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::TargetWork))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::EpochExhausted))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::PutTicket))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::Take))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::TakeTicket))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::KeepHeldOut))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::Computed))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::TrainerWork))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::OpenStep))
@@ -426,6 +457,7 @@ CAF_ADD_TYPE_ID(percheron_run, (percheron::Evaluate))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::Evaluated))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::TakeSnapshot))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::SnapshotTaken))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::WriteCheckpoint))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::CheckpointWritten))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::Failed))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::Unreadable))

@@ -64,16 +64,6 @@ class ObserverThread final : public RunObserver {
   WorkThread thread_;
 };
 
-struct Config : caf::actor_system_config {
-  Config() {
-    add_message_types<caf::id_block::percheron_run>();
-    // Few small messages: sharing sleeps when there are none, where stealing polls.
-    set("scheduler.policy", caf::atom("sharing"));
-    set("scheduler.max-threads", size_t{2});
-    set("scheduler.max-throughput", size_t{100});
-  }
-};
-
 // Hands on what steers the run.
 std::function<void(const RunControl::Message&)> forward_to(const caf::actor& supervisor) {
   struct Forward {
@@ -98,6 +88,15 @@ struct End {
   Status status;
   RunSummary summary;
 };
+
+void start_workers(caf::actor_system& system, RunParts& parts, Peers& peers, const PeersPtr& all) {
+  for (size_t i = 0; i < parts.targets.size(); ++i) {
+    peers.targets.push_back(start_target(system, parts, all, static_cast<int>(i)));
+  }
+  for (size_t i = 0; i < parts.trainers.size(); ++i) {
+    peers.trainers.push_back(start_trainer(system, parts, all, static_cast<int>(i)));
+  }
+}
 
 // Cuts waits short, drops jobs that have not begun, and waits for those that run. False when one
 // still runs after `seconds`.
@@ -130,6 +129,14 @@ double stop_seconds(const Status& status, const RunEnvironment& environment) {
 }
 
 }  // namespace
+
+ActorSystemConfig::ActorSystemConfig() {
+  add_message_types<caf::id_block::percheron_run>();
+  // Few small messages: sharing sleeps when there are none, where stealing polls.
+  set("scheduler.policy", caf::atom("sharing"));
+  set("scheduler.max-threads", size_t{2});
+  set("scheduler.max-throughput", size_t{100});
+}
 
 size_t sum_positions(const RunSetup& setup) {
   return static_cast<size_t>(setup.drafter.kind == DrafterKind::kEagle3
@@ -190,13 +197,18 @@ void end_process(const Status& why) {
 }
 
 Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment) {
+  return run_actors(parts, environment, nullptr);
+}
+
+Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment,
+                              RemoteWorkers* remote) {
   ObserverThread observer(environment.observer, *parts.clock);
   WorkThread disk("checkpoint", *parts.clock);
   std::promise<End> end;
   const auto peers = std::make_shared<Peers>();
   Result<RunSummary> outcome = internal_error("the run did not end");
   {
-    Config config;
+    ActorSystemConfig config;
     caf::actor_system system(config);
     SupervisorSettings settings{parts.setup,
                                 parts.resumed_from,
@@ -215,11 +227,10 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
     peers->supervisor = start_supervisor(system, std::move(world), peers);
     peers->sampler = start_sampler(system, parts, peers);
     peers->mailbox = start_mailbox(system, parts, peers);
-    for (size_t i = 0; i < parts.targets.size(); ++i) {
-      peers->targets.push_back(start_target(system, parts, peers, static_cast<int>(i)));
-    }
-    for (size_t i = 0; i < parts.trainers.size(); ++i) {
-      peers->trainers.push_back(start_trainer(system, parts, peers, static_cast<int>(i)));
+    if (remote) {
+      remote->start(system, peers);
+    } else {
+      start_workers(system, parts, *peers, peers);
     }
     caf::anon_send(peers->supervisor, Begin{parts.progress.step});
     if (environment.control) environment.control->attach(forward_to(peers->supervisor));
@@ -237,6 +248,7 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
     }
     for (const auto& worker : parts.workers) worker->stop();
     disk.stop();
+    if (remote) remote->stop();
     for (const caf::actor* actor : {&peers->supervisor, &peers->sampler, &peers->mailbox}) {
       caf::anon_send_exit(*actor, caf::exit_reason::user_shutdown);
     }

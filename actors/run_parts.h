@@ -12,6 +12,7 @@
 
 #include "actors/batch_source.h"
 #include "actors/device_worker.h"
+#include "actors/feature_exchange.h"
 #include "actors/feature_maker.h"
 #include "actors/held_out_features.h"
 #include "actors/observer.h"
@@ -44,6 +45,7 @@ struct TrainerPlace {
   std::unique_ptr<StepTrainer> trainer;
   std::unique_ptr<TrainerGroup> group;  // null where there is never another trainer
   std::unique_ptr<WorkThread> reducer;  // waits for the others in the group; null likewise
+  std::unique_ptr<WorkThread> disk;     // writes checkpoints where the supervisor is elsewhere
   std::vector<float> gradients;         // scratch of the reduction, host memory
   StepSums total;                       // over all trainers, once reduced
   int node = 0;                         // whose store it reads first
@@ -67,6 +69,7 @@ struct RunParts {
   HeldOutFeatures held_out;
   std::unique_ptr<FeatureStore> store;
   std::unique_ptr<CreditSource> credits;  // where stores are elsewhere, too; null: the store's own
+  std::unique_ptr<FeatureExchange> exchange;
   std::unique_ptr<Quarantine> quarantine;
   std::unique_ptr<OfflineFeatures> offline;  // null when no features were captured before
   std::unique_ptr<FeatureCache> cache;       // null when nothing is kept for later epochs
@@ -107,5 +110,9 @@ struct RunEnvironment {
 
 /// Runs the actors until the run ends and all of them are gone.
 Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment);
+/// The same where `remote` starts the targets and trainers: those of other processes.
+class RemoteWorkers;
+Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment,
+                              RemoteWorkers* remote);
 
 }  // namespace percheron

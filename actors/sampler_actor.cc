@@ -58,6 +58,12 @@ class Sampler {
     idle(target);
   }
 
+  void tell_held_out(int trainer) {
+    for (const Ticket& ticket : held_out_) {
+      self_->send(peers_->trainers[static_cast<size_t>(trainer)], KeepHeldOut{ticket});
+    }
+  }
+
   void node_lost(int node) {
     const auto count = static_cast<int64_t>(policy_.leases_of_node_lost(node));
     if (count > 0) self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
@@ -74,7 +80,10 @@ class Sampler {
   }
 
   void rewind(int64_t step) {
-    if (held_out_left_ > 0) held_out_left_ = parts_.batches->held_out_micro_batches();
+    if (held_out_left_ > 0) {
+      held_out_left_ = parts_.batches->held_out_micro_batches();
+      held_out_.clear();
+    }
     sequence_ = WorkSequence(parts_.setup, parts_.batches, step,
                              held_out_left_ > 0 ? HeldOutWork::kFirst : HeldOutWork::kDone);
     policy_.restart();
@@ -96,10 +105,12 @@ class Sampler {
     put(message);
     idle(message.target);
   }
+
   void freed(const PlannedStep& range) {
     for (int64_t i = range.first; i < range.first + range.count; ++i) {
       policy_.freed({range.epoch, i});
     }
+    parts_.exchange->step_freed(range);
     open(range.step + 1);
     pump();
   }
@@ -107,18 +118,28 @@ class Sampler {
  private:
   void put(const Produced& message) {
     const Produce& work = message.work;
+    const Ticket ticket{work.id,
+                        work.step,
+                        node_of(message.target),
+                        homes_.of_target(message.target),
+                        work.generation,
+                        work.bytes,
+                        message.region_bytes,
+                        message.crc32c};
     if (work.id.epoch != kHeldOutEpoch) {
-      const Ticket ticket{
-          work.id,         work.step, node_of(message.target), homes_.of_target(message.target),
-          work.generation, work.bytes};
       self_->send(peers_->mailbox, PutTicket{ticket});
       return;
     }
     policy_.freed(work.id);
+    if (parts_.exchange->held_out_is_elsewhere()) {
+      held_out_.push_back(ticket);
+      for (const caf::actor& trainer : peers_->trainers) self_->send(trainer, KeepHeldOut{ticket});
+    }
     if (--held_out_left_ == 0) self_->send(peers_->supervisor, EpochExhausted{kHeldOutEpoch});
   }
 
   int node_of(int target) const { return parts_.targets[static_cast<size_t>(target)].node; }
+
   int64_t epoch_of(int64_t step) const { return parts_.setup->steps.at(step).epoch; }
 
   void open(int64_t step) {
@@ -168,6 +189,7 @@ class Sampler {
   std::set<int> idle_, lost_;  // targets
   int64_t held_out_left_;
   int64_t rewinds_ = 0;
+  std::vector<Ticket> held_out_;  // where trainers fetch these features for themselves
   int64_t next_epoch_ = -1;  // the first whose exhaustion is not reported; -1 before the begin
 };
 
@@ -183,7 +205,13 @@ caf::actor start_sampler(caf::actor_system& system, RunParts& parts, PeersPtr pe
         [sampler](const Produced& message) { sampler->produced(message); },
         [sampler](const Freed& message) { sampler->freed(message.range); },
         [sampler](const WorkerLost& message) { sampler->lost(message.number); },
-        [sampler](const WorkerReady& message) { sampler->ready(message.number); },
+        [sampler](const WorkerReady& message) {
+          if (message.kind == WorkerKind::kTarget) {
+            sampler->ready(message.number);
+          } else {
+            sampler->tell_held_out(message.number);
+          }
+        },
         [sampler](const NodeLost& message) { sampler->node_lost(message.node); },
         [sampler](const ProduceAgain& message) { sampler->produce_again(message); },
         [sampler](const Rewind& message) { sampler->rewind(message.step); },

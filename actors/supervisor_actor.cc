@@ -28,7 +28,10 @@ class Orders final : public RunOrders {
     int64_t first = 0;
     for (int trainer : members) tell({trainer}, Evaluate{step, round, first++, stride});
   }
-  void snapshot(int trainer, int64_t step) override { tell({trainer}, TakeSnapshot{step}); }
+  void snapshot(int trainer, int64_t step) override {
+    snapshot_trainer_ = static_cast<size_t>(trainer);
+    tell({trainer}, TakeSnapshot{step});
+  }
   void regroup(const Trainers& members, int64_t membership) override {
     const Regroup message{membership, {members.begin(), members.end()}};
     self_->send(peers_->mailbox, message);
@@ -37,6 +40,10 @@ class Orders final : public RunOrders {
   void restore(const Trainers& trainers, int64_t step, const std::string& checkpoint,
                int64_t round) override {
     tell(trainers, Restore{step, checkpoint, round});
+    // They are new, or were: the held-out features that they keep are to be told again.
+    for (int trainer : trainers) {
+      self_->send(peers_->sampler, WorkerReady{WorkerKind::kTrainer, trainer});
+    }
   }
   void target_lost(int target) override {
     self_->send(peers_->sampler, WorkerLost{WorkerKind::kTarget, target});
@@ -49,14 +56,16 @@ class Orders final : public RunOrders {
 
   void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) override {
     RunParts& parts = world_.parts;
+    if (!parts.trainers[snapshot_trainer_].trainer) {  // In another process, with the snapshot.
+      WriteCheckpoint order;
+      order.step = step;
+      order.prove = prove;
+      encode_progress(progress, order);
+      self_->send(peers_->trainers[snapshot_trainer_], order);
+      return;
+    }
     world_.disk.post([&parts, supervisor = peers_->supervisor, step, progress, prove] {
-      const int64_t begin = parts.clock->monotonic_ns();
-      CheckpointWritten done;
-      done.step = step;
-      const Status status = write(parts, progress, prove, done);
-      done.seconds = static_cast<double>(parts.clock->monotonic_ns() - begin) * 1e-9;
-      done.outcome = Outcome::of(status);
-      caf::anon_send(supervisor, std::move(done));
+      caf::anon_send(supervisor, write_snapshot(parts, step, progress, prove));
     });
   }
 
@@ -91,25 +100,10 @@ class Orders final : public RunOrders {
     }
   }
 
-  static Status write(RunParts& parts, const RunProgress& progress, bool prove,
-                      CheckpointWritten& done) {
-    std::unique_ptr<TrainerSnapshot> snapshot;
-    {
-      const std::lock_guard lock(parts.snapshot_mutex);
-      snapshot = std::move(parts.snapshot);
-    }
-    if (!snapshot) return unavailable("the trainer that was asked for its parameters is gone");
-    PERCHERON_ASSIGN_OR_RETURN(
-        done.path, write_run_checkpoint(*parts.files, parts.checkpoint, *snapshot, progress));
-    const Result<uint64_t> bytes = checkpoint_bytes(*parts.files, done.path);
-    done.bytes = bytes.ok() ? *bytes : 0;
-    if (!prove) return ok_status();
-    return prove_run_checkpoint(*parts.files, done.path, parts.checkpoint, *snapshot);
-  }
-
   caf::event_based_actor* self_;
   SupervisorWorld world_;
   PeersPtr peers_;
+  size_t snapshot_trainer_ = 0;  // that took the last one
   std::optional<Status> pending_finish_;
 };
 
@@ -167,6 +161,14 @@ class Shell {
     report.seconds = message.seconds;
     report.error = message.outcome.message;
     supervisor_.checkpoint_written(report, message.outcome.status());
+  }
+
+  void set_aside(const SetAside& message) {
+    const SampleSet set = message.held_out ? SampleSet::kHeldOut : SampleSet::kTraining;
+    const Status status = orders_.world().parts.quarantine->add(
+        set, static_cast<uint64_t>(message.sample), message.reason);
+    tell_quarantined();
+    if (!status.ok()) supervisor_.failed("a target", status);
   }
 
   void tell_quarantined() {
@@ -227,6 +229,7 @@ caf::message_handler run_handlers(const std::shared_ptr<Shell>& shell) {
         shell->tell_quarantined();
         s->target_work(m.target, m.id, m.leased, m.tokens, m.seconds), shell->settle();
       },
+      [shell](const SetAside& m) { shell->set_aside(m), shell->settle(); },
       [shell, s](const TrainerWork& m) {
         s->trainer_work(
             {m.trainer, m.id, m.leased, m.tokens, m.samples, m.seconds, m.steals, m.membership});

@@ -4,19 +4,21 @@ namespace percheron {
 namespace {
 
 // Runs on the device's worker.
-Status produce(Context& context, RunParts& parts, FeatureMaker& maker, MicroBatchId id,
-               int64_t* tokens) {
-  PERCHERON_ASSIGN_OR_RETURN(MadeFeatures made, maker.make(context, parts.batches->make(id)));
-  *tokens = made.computed_tokens;
-  if (id.epoch == kHeldOutEpoch) {
-    return parts.held_out.add(std::move(made.features));
+Status produce(Context& context, RunParts& parts, FeatureMaker& maker, Produced& done) {
+  PERCHERON_ASSIGN_OR_RETURN(MadeFeatures made,
+                             maker.make(context, parts.batches->make(done.work.id)));
+  done.tokens = made.computed_tokens;
+  return parts.exchange->publish(std::move(made.features), done);
+}
+
+// A supervisor in this process looks at the quarantine itself.
+void tell_set_aside(RunParts& parts, const caf::actor& supervisor) {
+  if (!parts.exchange->held_out_is_elsewhere()) return;
+  for (Quarantine::Sample& sample : parts.quarantine->take_new_samples()) {
+    caf::anon_send(supervisor,
+                   SetAside{sample.set == SampleSet::kHeldOut, static_cast<int64_t>(sample.sample),
+                            std::move(sample.reason)});
   }
-  const Status published = parts.store->publish(std::move(made.features));
-  // A target whose lease was taken away may have been first: the same features, from the same rows.
-  if (published.code() == StatusCode::kFailedPrecondition && parts.store->get(id)) {
-    return ok_status();
-  }
-  return published;
 }
 
 }  // namespace
@@ -29,11 +31,14 @@ caf::actor start_target(caf::actor_system& system, RunParts& parts, PeersPtr pee
         [=, &parts](const Produce& work) {
           TargetPlace& place = parts.targets[static_cast<size_t>(number)];
           place.worker->post(
-              [&parts, &place, number, work, sampler = peers->sampler](Context& context) {
+              [&parts, &place, number, work, sampler = peers->sampler,
+               supervisor = peers->supervisor](Context& context) {
                 const int64_t begin = parts.clock->monotonic_ns();
-                Produced done{number, work, 0, 0, {}};
-                done.outcome =
-                    Outcome::of(produce(context, parts, *place.maker, work.id, &done.tokens));
+                Produced done;
+                done.target = number;
+                done.work = work;
+                done.outcome = Outcome::of(produce(context, parts, *place.maker, done));
+                tell_set_aside(parts, supervisor);
                 done.seconds = static_cast<double>(parts.clock->monotonic_ns() - begin) * 1e-9;
                 caf::anon_send(sampler, std::move(done));
               });

@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "actors/offline_check.h"
 #include "actors/offline_feature_maker.h"
 #include "actors/offline_setup.h"
+#include "actors/run_assembly.h"
 #include "actors/run_fingerprint.h"
 #include "actors/setting_notes.h"
 #include "base/log.h"
@@ -40,14 +42,18 @@ const Target* model_for_trainer(const RunParts& parts, DeviceId id) {
   return nullptr;
 }
 
-Status load_target(RunParts& parts, DeviceId id) {
+// Trainers need a target's embedding and head alone.
+enum class TargetLayers { kNeeded, kUnused };
+
+Status load_target(RunParts& parts, DeviceId id, TargetLayers layers) {
   if (parts.models.count(id) != 0) return ok_status();
   const RunSetup& setup = *parts.setup;
   TargetOptions options;
   options.compute_dtype = setup.target_dtype;
   options.capture = setup.drafter.capture;
   options.capture_last = setup.features.has_last;
-  options.layers = setup.config.features().from().empty();  // else once the files were looked at
+  // With files of features, once these were looked at.
+  options.layers = layers == TargetLayers::kNeeded && setup.config.features().from().empty();
   return worker_of(parts, id)->run([&](Context& context) -> Status {
     PERCHERON_ASSIGN_OR_RETURN(
         parts.models[id],
@@ -55,6 +61,8 @@ Status load_target(RunParts& parts, DeviceId id) {
     return ok_status();
   });
 }
+
+}  // namespace
 
 Status open_devices(RunParts& parts) {
   const PlacementPlan& placement = parts.setup->placement;
@@ -69,12 +77,17 @@ Status open_devices(RunParts& parts) {
 
 Status load_targets(RunParts& parts) {
   const PlacementPlan& placement = parts.setup->placement;
-  for (DeviceId id : placement.targets) PERCHERON_RETURN_IF_ERROR(load_target(parts, id));
+  for (DeviceId id : placement.targets) {
+    PERCHERON_RETURN_IF_ERROR(load_target(parts, id, TargetLayers::kNeeded));
+  }
   for (DeviceId id : placement.trainers) {
-    if (!model_for_trainer(parts, id)) PERCHERON_RETURN_IF_ERROR(load_target(parts, id));
+    if (model_for_trainer(parts, id)) continue;
+    PERCHERON_RETURN_IF_ERROR(load_target(parts, id, TargetLayers::kUnused));
   }
   return ok_status();
 }
+
+namespace {
 
 /// Refuses peers' files whose slots are not the states that they are stated to be, before anything
 /// learns from them.
@@ -89,6 +102,8 @@ Status check_peers(RunParts& parts, RunObserver& observer) {
     return ok_status();
   });
 }
+
+}  // namespace
 
 /// Looks at the files of features and loads the targets' layers where they are needed all the same.
 Status open_offline(RunParts& parts, const std::string& target_hash, RunObserver& observer) {
@@ -134,6 +149,8 @@ Status lock_output(RunParts& parts) {
   return ok_status();
 }
 
+namespace {
+
 Status refuse_old_checkpoints(FileSystem& files, const std::string& output) {
   PERCHERON_ASSIGN_OR_RETURN(const bool held, holds_checkpoints(files, output));
   if (!held) return ok_status();
@@ -156,6 +173,8 @@ Status settle_best(RunParts& parts, RunProgress& progress, RunObserver& observer
   progress.best_acceptance = 0;
   return ok_status();
 }
+
+}  // namespace
 
 /// The checkpoint to go on from, if any.
 Result<std::optional<ResumePoint>> find_resume_point(RunParts& parts,
@@ -186,16 +205,16 @@ Result<std::optional<ResumePoint>> find_resume_point(RunParts& parts,
   return std::optional<ResumePoint>(std::move(point));
 }
 
-Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point) {
+Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point,
+                     const std::vector<int>& numbers) {
   const std::vector<DeviceId>& devices = parts.setup->placement.trainers;
-  if (devices.size() > 1) parts.collectives = make_local_collective_factory(kJoinSeconds);
   std::optional<uint32_t> checksum;
   for (size_t i = 0; i < devices.size(); ++i) {
     TrainerPlace place;
     place.worker = worker_of(parts, devices[i]);
     if (parts.collectives) {
-      place.group = std::make_unique<TrainerGroup>(*parts.collectives, static_cast<int>(i));
-      place.reducer = std::make_unique<WorkThread>(fmt::format("reduce {}", i), *parts.clock);
+      place.group = std::make_unique<TrainerGroup>(*parts.collectives, numbers[i]);
+      place.reducer = std::make_unique<WorkThread>(fmt::format("reduce {}", numbers[i]), *parts.clock);
     }
     uint32_t own = 0;
     PERCHERON_RETURN_IF_ERROR(place.worker->run([&](Context& context) -> Status {
@@ -269,6 +288,21 @@ void tell_about_setup(const RunSetup& setup, const RunParts& parts, RunObserver&
   }
 }
 
+TargetPlace make_target(RunParts& parts, DeviceId id) {
+  TargetPlace place;
+  place.worker = worker_of(parts, id);
+  Target& model = *parts.models.at(id);
+  place.maker = std::make_unique<TargetFeatureMaker>(
+      model, parts.cache.get(), *parts.quarantine, parts.setup->features, parts.fingerprint);
+  if (parts.offline) {
+    place.maker =
+        std::make_unique<OfflineFeatureMaker>(*parts.offline, model, std::move(place.maker));
+  }
+  return place;
+}
+
+namespace {
+
 /// Loads the target, looks for a checkpoint and makes what computes.
 Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
   const RunSetup& setup = *parts.setup;
@@ -282,6 +316,7 @@ Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
   PERCHERON_RETURN_IF_ERROR(open_offline(parts, target_hash, environment.observer));
   PERCHERON_ASSIGN_OR_RETURN(
       parts.store, FeatureStore::make({setup.config.features().bytes_max(), setup.step_bytes_max}));
+  parts.exchange = std::make_unique<LocalFeatures>(*parts.store, parts.held_out);
   PERCHERON_ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
                              find_resume_point(parts, environment));
   if (point) {
@@ -291,20 +326,12 @@ Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
   parts.quarantine = std::make_unique<Quarantine>(static_cast<int64_t>(
       setup.data.selection.samples.size() + setup.data.held_out_selection.samples.size()));
   PERCHERON_RETURN_IF_ERROR(open_cache(parts, fingerprint));
-  for (DeviceId id : setup.placement.targets) {
-    TargetPlace place;
-    place.worker = worker_of(parts, id);
-    Target& model = *parts.models.at(id);
-    place.maker = std::make_unique<TargetFeatureMaker>(model, parts.cache.get(), *parts.quarantine,
-                                                       setup.features, parts.fingerprint);
-    if (parts.offline) {
-      place.maker =
-          std::make_unique<OfflineFeatureMaker>(*parts.offline, model, std::move(place.maker));
-    }
-    parts.targets.push_back(std::move(place));
-  }
-  PERCHERON_RETURN_IF_ERROR(make_trainers(parts, point));
-  return ok_status();
+  for (DeviceId id : setup.placement.targets) parts.targets.push_back(make_target(parts, id));
+  const size_t trainers = setup.placement.trainers.size();
+  if (trainers > 1) parts.collectives = make_local_collective_factory(kJoinSeconds);
+  std::vector<int> numbers(trainers);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return make_trainers(parts, point, numbers);
 }
 
 /// A run that could not start leaves no trace: an output that holds nothing but its lock goes.

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <optional>
 
 #include "actors/actor_system.h"
 
@@ -25,19 +26,39 @@ class Trainer {
     begin_anew(message.membership);
     const Ticket ticket = message.ticket;
     const int64_t lease = message.lease;
-    place_.worker->post([this, ticket, lease](Context& context) {
-      const double begin = now();
-      Computed done{number_, ticket.id, lease, 0, 0, 0};
-      const FeaturesPtr features = parts_.store->get(ticket.id);
-      if (!features) {
-        caf::anon_send(peers_->mailbox, Unreadable{number_, ticket.id, lease});
-        return idle();
+    const int64_t membership = message.membership;
+    parts_.exchange->fetch(ticket, [this, ticket, lease, membership](Result<FeaturesPtr> found) {
+      place_.worker->post([this, ticket, lease, membership, features = std::move(found)](
+                              Context& context) {
+        // The sums are of another membership by now, and the ticket somebody else's.
+        if (membership != membership_) return idle();
+        if (!features.ok()) return unreadable(ticket, lease, features.status());
+        const double begin = now();
+        Computed done{number_, ticket.id, lease, 0, 0, 0};
+        const Status status = add(context, **features, done);
+        done.seconds = now() - begin;
+        if (!status.ok()) return fail(status);
+        caf::anon_send(peers_->mailbox, std::move(done));
+        idle();
+      });
+    });
+  }
+
+  void keep_held_out(const Ticket& ticket) {
+    {
+      const std::lock_guard lock(held_out_mutex_);
+      ++held_out_fetches_;
+    }
+    parts_.exchange->fetch(ticket, [this](Result<FeaturesPtr> features) {
+      const Status status =
+          features.ok() ? parts_.held_out.add(*std::move(features)) : features.status();
+      std::optional<Evaluate> waiting;
+      {
+        const std::lock_guard lock(held_out_mutex_);
+        if (--held_out_fetches_ == 0) waiting.swap(waiting_evaluation_);
       }
-      const Status status = add(context, *features, done);
-      done.seconds = now() - begin;
-      if (!status.ok()) return fail(status);
-      caf::anon_send(peers_->mailbox, std::move(done));
-      idle();
+      if (!status.ok()) return fail(status.with_context("held-out features"));
+      if (waiting) begin_evaluation(*waiting);
     });
   }
 
@@ -110,16 +131,14 @@ class Trainer {
   }
 
   void evaluate(const Evaluate& wanted) {
-    const auto share = std::make_shared<Share>();
-    share->wanted = wanted;
-    const std::vector<FeaturesPtr> all = parts_.held_out.all();
-    for (auto i = static_cast<size_t>(wanted.first); i < all.size();
-         i += static_cast<size_t>(wanted.stride)) {
-      share->left.push_back(all[i]);
+    {
+      const std::lock_guard lock(held_out_mutex_);
+      if (held_out_fetches_ > 0) {
+        waiting_evaluation_ = wanted;
+        return;
+      }
     }
-    if (share_) share_->overtaken = true;
-    share_ = share;
-    evaluate_next(share);
+    begin_evaluation(wanted);
   }
 
   void snapshot(int64_t step) {
@@ -144,6 +163,14 @@ class Trainer {
     });
   }
 
+  void write_checkpoint(const WriteCheckpoint& order) {
+    PERCHERON_CHECK(place_.disk != nullptr, "a trainer of its own process writes its checkpoints");
+    place_.disk->post([this, order] {
+      caf::anon_send(peers_->supervisor,
+                     write_snapshot(parts_, order.step, decode_progress(order), order.prove));
+    });
+  }
+
  private:
   // A trainer's part of an evaluation.
   struct Share {
@@ -153,6 +180,19 @@ class Trainer {
     WalkCounts counts;
     double seconds = 0;
   };
+
+  void begin_evaluation(const Evaluate& wanted) {
+    const auto share = std::make_shared<Share>();
+    share->wanted = wanted;
+    const std::vector<FeaturesPtr> all = parts_.held_out.all();
+    for (auto i = static_cast<size_t>(wanted.first); i < all.size();
+         i += static_cast<size_t>(wanted.stride)) {
+      share->left.push_back(all[i]);
+    }
+    if (share_) share_->overtaken = true;
+    share_ = share;
+    evaluate_next(share);
+  }
 
   // Sums belong to one membership: a later one begins with none.
   void begin_anew(int64_t membership) {
@@ -203,6 +243,14 @@ class Trainer {
     });
   }
 
+  // The mailbox sees to it that they are made again.
+  void unreadable(const Ticket& ticket, int64_t lease, const Status& why) {
+    log_warning("trainer {}: the features of micro-batch ({}, {}): {}", number_, ticket.id.epoch,
+                ticket.id.index, why.message());
+    caf::anon_send(peers_->mailbox, Unreadable{number_, ticket.id, lease});
+    idle();
+  }
+
   double now() const { return static_cast<double>(parts_.clock->monotonic_ns()) * 1e-9; }
 
   Status add(Context& context, const Features& features, Computed& done) {
@@ -231,11 +279,14 @@ class Trainer {
   TrainerPlace& place_;
   PeersPtr peers_;
   int32_t number_;
-  int64_t membership_ = 0;  // that the sums belong to
+  std::atomic<int64_t> membership_{0};  // that the sums belong to
   bool alone_ = true;
   bool reduced_on_host_ = false;  // the step's sums are in place_.gradients
   std::mutex gradients_mutex_;    // the worker fills what the reducer sums
   std::shared_ptr<Share> share_;  // of the evaluation that was begun last
+  std::mutex held_out_mutex_;
+  int held_out_fetches_ = 0;                    // under way
+  std::optional<Evaluate> waiting_evaluation_;  // for them
 };
 
 }  // namespace
@@ -255,6 +306,8 @@ caf::actor start_trainer(caf::actor_system& system, RunParts& parts, PeersPtr pe
         [trainer](const Evaluate& message) { trainer->evaluate(message); },
         [trainer](const TakeSnapshot& message) { trainer->snapshot(message.step); },
         [trainer](const Restore& message) { trainer->restore(message); },
+        [trainer](const KeepHeldOut& message) { trainer->keep_held_out(message.ticket); },
+        [trainer](const WriteCheckpoint& message) { trainer->write_checkpoint(message); },
     };
   });
 }

@@ -8,15 +8,14 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "tools/commands.h"
-#include "tools/metrics_file.h"
 #include "tools/observer_list.h"
 #include "tools/plan_time.h"
 #include "tools/printer.h"
 #include "tools/progress_line.h"
 #include "tools/run_config.h"
+#include "tools/run_files.h"
 #include "tools/run_report.h"
 #include "tools/stop_signals.h"
-#include "tools/tensorboard_file.h"
 
 namespace percheron {
 namespace {
@@ -26,38 +25,6 @@ struct TrainOptions {
   std::vector<std::string> overrides;
   bool plan = false;
 };
-
-/// Passes on what is said before there are files to write it to, and keeps it for them.
-class StartEvents final : public RunObserver {
- public:
-  explicit StartEvents(RunObserver& next) : next_(next) {}
-  void on_event(const std::string& text) override {
-    if (texts_.size() < kTextsMax) texts_.push_back(text);
-    next_.on_event(text);
-  }
-  const std::vector<std::string>& texts() const { return texts_; }
-
- private:
-  static constexpr size_t kTextsMax = 1000;
-  RunObserver& next_;
-  std::vector<std::string> texts_;
-};
-
-/// Opens the files that a run writes beside its checkpoints. `said` goes into them first.
-Status add_files(FileSystem& files, const proto::Run& run, const std::vector<std::string>& said,
-                 ObserverList& observers) {
-  const std::string& directory = run.output().directory();
-  const int64_t every_steps = run.train().log_every_steps();
-  PERCHERON_ASSIGN_OR_RETURN(
-      std::unique_ptr<RunObserver> metrics,
-      MetricsFile::open(files, system_clock(), join_path(directory, "metrics.jsonl")));
-  PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<RunObserver> events,
-                             TensorboardFile::create(files, system_clock(), directory));
-  for (const std::string& text : said) metrics->on_event(text);
-  observers.add(std::move(metrics), every_steps);
-  observers.add(std::move(events), every_steps);
-  return ok_status();
-}
 
 /// Loads, then trains. Loading is ended by a signal as any program is: only the actors look at the
 /// count, and there is nothing to save before them. The files come after everything that may still
@@ -69,7 +36,7 @@ Result<RunSummary> load_and_train(const std::shared_ptr<const RunSetup>& setup, 
   PERCHERON_ASSIGN_OR_RETURN(
       const std::unique_ptr<RunParts> parts,
       make_run_parts(setup, RunEnvironment{files, system_clock(), start, stop_signal_count()}));
-  PERCHERON_RETURN_IF_ERROR(add_files(files, setup->config, start.texts(), observers));
+  PERCHERON_RETURN_IF_ERROR(add_run_files(files, setup->config, start.texts(), observers));
   const CatchStopSignals catching;
   return run_actors(*parts, RunEnvironment{files, system_clock(), observers, stop_signal_count()});
 }

@@ -45,6 +45,9 @@ int run(int argc, char** argv) {
   app.footer("percheron COMMAND --help explains each command.");
   Command chosen;
   add_train_command(app, chosen);
+  add_node_command(app, chosen);
+  add_run_commands(app, chosen);
+  add_process_commands(app, chosen);
   add_capture_command(app, chosen);
   add_generate_command(app, chosen);
   add_evaluate_command(app, chosen);

@@ -28,7 +28,14 @@ class Quarantine {
   /// are too many.
   Status add(SampleSet set, uint64_t sample, const std::string& reason);
   int64_t count() const;
-  /// One line for each sample that was added since the last call.
+  struct Sample {
+    SampleSet set = SampleSet::kTraining;
+    uint64_t sample = 0;
+    std::string reason;
+  };
+  /// The samples that were added since the last call of either of these.
+  std::vector<Sample> take_new_samples();
+  /// One line for each of them.
   std::vector<std::string> take_news();
 
  private:
@@ -38,7 +45,7 @@ class Quarantine {
   mutable std::mutex mutex_;
   std::map<std::pair<SampleSet, uint64_t>, std::string> reasons_;
   std::string first_;  // the first line
-  std::vector<std::string> news_;
+  std::vector<Sample> news_;
 };
 
 }  // namespace percheron

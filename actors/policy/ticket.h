@@ -15,6 +15,8 @@ struct Ticket {
   int32_t home = 0;        // deque that it waits in
   int64_t generation = 0;  // how often this micro-batch had been leased to a target before
   uint64_t bytes = 0;      // in the store
+  uint64_t region_bytes = 0;  // of the region that holds them, for other processes; else 0
+  uint32_t crc32c = 0;        // of that region
 };
 
 }  // namespace percheron

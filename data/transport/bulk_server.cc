@@ -81,6 +81,11 @@ void BulkRegions::remove(uint64_t slot, uint64_t generation) {
   found->second.offer = {};
 }
 
+void BulkRegions::forget(uint64_t slot) {
+  const std::lock_guard lock(mutex_);
+  entries_.erase(slot);
+}
+
 BulkRegions::Offer BulkRegions::find(uint64_t slot, uint64_t generation) const {
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(slot);

@@ -25,6 +25,9 @@ class BulkRegions {
   /// end: who uses the memory again waits for the last copy of the pointer, as by its deleter.
   void remove(uint64_t slot, uint64_t generation);
 
+  /// As remove(), and nothing of the slot stays known: its next generation may be any.
+  void forget(uint64_t slot);
+
   struct Offer {
     Region region;
     uint64_t bytes = 0;

@@ -1,0 +1,163 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "actors/node/linked_process.h"
+#include "actors/node/feature_regions.h"
+#include "actors/node/run_book.h"
+#include "actors/service/frame_link.h"
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "base/status.h"
+#include "proto/cluster.pb.h"
+#include "proto/control.pb.h"
+
+namespace percheron {
+
+struct NodeOptions {
+  std::string name;             // in the cluster; placement spells devices "NAME/cpu:0"
+  std::string state_directory;  // runs, logs
+  std::string program;          // the percheron executable, which is started for each process
+  int restarts_max = 5;         // of a run's supervisor within restart_window_seconds
+  double restart_window_seconds = 600;
+};
+
+/// Passes frames on to other nodes.
+class PeerLinks {
+ public:
+  virtual ~PeerLinks() = default;
+  /// kUnavailable when the node is not connected now.
+  virtual Status send(const std::string& node, proto::Frame frame) = 0;
+  /// Brings the features of another node into memory of this one. Blocks.
+  virtual Result<FileDescriptor> pull(const std::string& run, const proto::FeatureKey& key) = 0;
+  virtual std::vector<proto::NodeRecord> nodes() = 0;
+  /// The runs that other nodes have accepted.
+  virtual std::vector<proto::RunRecord> runs() = 0;
+  /// What another node answers an operator.
+  virtual Result<proto::ControlReply> ask(const std::string& node,
+                                          const proto::ControlRequest& request,
+                                          std::chrono::milliseconds timeout) = 0;
+};
+
+/// The daemon of one machine: starts and ends the processes of runs, passes frames between them and
+/// to other nodes, keeps features, remembers the runs that it accepted. Thread-safe: every
+/// connection has a thread of its own, and none waits while it holds the mutex.
+class NodeDaemon {
+ public:
+  /// Goes on with runs that were under way when the daemon ended. Everything is borrowed.
+  static Result<std::unique_ptr<NodeDaemon>> start(NodeOptions options, FileSystem& files,
+                                                   const Clock& clock);
+  /// shut_down()
+  ~NodeDaemon();
+
+  /// What an operator asks. An order to a run waits for its answer, for `timeout` at most.
+  proto::ControlReply answer(const proto::ControlRequest& request,
+                             std::chrono::milliseconds timeout);
+  /// A frame from another node, or for one of this.
+  void route(proto::Frame frame, FileDescriptor fd = {});
+  /// A frame for another node did not get there.
+  void undeliverable(const proto::Frame& frame, const Status& why);
+  /// Another node can no longer be reached: what of it took part in runs of this one is lost.
+  void node_lost(const std::string& node);
+  /// Runs are stopped after a checkpoint and go on when the daemon is started again; ends all
+  /// processes, after `seconds` by force.
+  void shut_down(double seconds);
+
+  void set_peers(PeerLinks* peers) { peers_ = peers; }
+  const FeatureRegions& features() const { return features_; }
+  const std::string& name() const { return options_.name; }
+  /// The runs that this node has accepted.
+  std::vector<proto::RunRecord> own_runs();
+  /// Devices of this node that runs have now.
+  std::map<std::string, std::string> device_owners();
+
+ private:
+  /// A process of a run.
+  struct Child {
+    proto::Endpoint endpoint;
+    proto::StartWorker worker;  // of a worker
+    std::unique_ptr<FrameLink> link;
+    std::unique_ptr<LinkedProcess> process;
+    std::thread reader;
+    bool heard_out = false;  // nothing more comes from it
+    bool ended = false;      // reaped; to be destroyed by tick()
+    bool unwanted = false;   // was told to end
+    double kill_at = 0;      // when it is ended by force; 0 = not
+  };
+  using ChildPtr = std::shared_ptr<Child>;
+  struct Order {
+    bool answered = false;
+    proto::RunOrderReply reply;
+  };
+
+  NodeDaemon(NodeOptions options, FileSystem& files, const Clock& clock, RunBook book);
+
+  // Of processes. The caller of those with "locked" holds the mutex.
+  static std::string key_of(const proto::Endpoint& endpoint);
+  Status start_child_locked(const proto::Endpoint& endpoint, proto::Frame first,
+                            const std::string& verb, const std::string& log,
+                            const proto::StartWorker& worker);
+  void end_child_locked(Child& child);
+  void end_run_locked(const std::string& run);
+  void read_from(const ChildPtr& child);
+  void child_ended(const ChildPtr& child, bool well, const std::string& how);
+  void supervisor_ended_locked(const ChildPtr& child, bool well, const std::string& how);
+  Status start_supervisor_locked(proto::RunRecord& record);
+  Status spawn_worker(const proto::StartWorker& worker);
+  std::string log_path(const std::string& run, const std::string& process) const;
+
+  // Of frames.
+  void take(const proto::Frame& frame, FileDescriptor fd);
+  void fetch(const proto::Frame& frame);
+  void take_report_locked(const std::string& run, const proto::RunReport& report);
+
+  // Of operators.
+  Result<std::string> submit(const proto::SubmitRun& submit);
+  /// Where the run of a request lives: another node, or empty.
+  std::string node_of(const std::string& run);
+  proto::ControlReply answer_here(const proto::ControlRequest& request,
+                                  std::chrono::milliseconds timeout);
+  Status list(const proto::ListRuns& list, proto::ControlReply& reply);
+  Status order(const proto::OrderRun& order, std::chrono::milliseconds timeout,
+               proto::ControlReply& reply);
+  bool has_supervisor_locked(const std::string& run);
+  Status order_idle_run_locked(proto::RunRecord& record, const proto::RunOrder& order,
+                               proto::ControlReply& reply);
+  Status read_log(const proto::ReadLog& read, proto::ControlReply& reply);
+
+  void tick();
+  void start_queued_locked();
+  std::set<std::string> devices_locked(const proto::RunRecord& record);
+  PeerLinks* peers() const { return peers_.load(); }
+  double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
+
+  const NodeOptions options_;
+  FileSystem& files_;
+  const Clock& clock_;
+  std::atomic<PeerLinks*> peers_{nullptr};
+  FeatureRegions features_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  RunBook book_;
+  std::map<std::string, ChildPtr> children_;      // by key_of() their endpoint
+  std::vector<ChildPtr> gone_;                    // to be destroyed by tick()
+  std::map<uint64_t, Order> orders_;              // that wait for a run's answer
+  std::map<std::string, std::vector<double>> restarts_;  // of supervisors, when
+  std::map<std::string, double> restart_at_;             // of supervisors that are to come back
+  std::map<std::string, double> undeliverable_said_;     // of nodes, when
+  uint64_t next_order_ = 1;
+  bool shutting_down_ = false;
+  std::thread ticker_;  // last: it uses the others
+};
+
+}  // namespace percheron

@@ -1,0 +1,263 @@
+// What a node does for operators.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "actors/node/node_daemon.h"
+#include "actors/service/placement.h"
+
+namespace percheron {
+namespace {
+
+constexpr size_t kLogBytesMax = size_t{512} << 10;  // of one answer
+
+// "runs/demo" names a run "demo".
+std::string default_name(const proto::Run& run) {
+  std::string directory = run.output().directory();
+  while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
+  return directory.substr(directory.rfind('/') + 1);
+}
+
+}  // namespace
+
+std::vector<proto::RunRecord> NodeDaemon::own_runs() {
+  const std::lock_guard lock(mutex_);
+  std::vector<proto::RunRecord> runs;
+  for (const proto::RunRecord* record : book_.all()) runs.push_back(*record);
+  return runs;
+}
+
+std::string NodeDaemon::node_of(const std::string& run) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (run.empty() || book_.find(run)) return {};
+  }
+  for (const proto::RunRecord& record : peers() ? peers()->runs() : std::vector<proto::RunRecord>()) {
+    if (record.id() == run) return record.node();
+  }
+  return {};
+}
+
+proto::ControlReply NodeDaemon::answer(const proto::ControlRequest& request,
+                                       std::chrono::milliseconds timeout) {
+  const std::string run = request.has_order()    ? request.order().run()
+                          : request.has_log()    ? request.log().run()
+                          : request.has_forget() ? request.forget().run()
+                          : request.has_list()   ? request.list().run()
+                                                 : std::string();
+  const std::string node = node_of(run);
+  if (node.empty()) return answer_here(request, timeout);
+  Result<proto::ControlReply> theirs = peers()->ask(node, request, timeout);
+  proto::ControlReply reply;
+  if (theirs.ok()) reply = *theirs;
+  reply.set_request(request.request());
+  if (!theirs.ok()) reply.set_error(theirs.status().message());
+  return reply;
+}
+
+Status NodeDaemon::list(const proto::ListRuns& list, proto::ControlReply& reply) {
+  std::vector<proto::RunRecord> runs = own_runs();
+  proto::NodeRecord& self = *reply.add_nodes();
+  self.set_name(options_.name);
+  self.set_reachable(true);
+  for (const auto& [device, run] : device_owners()) {
+    self.add_devices()->set_device(device);
+    self.mutable_devices()->rbegin()->set_run(run);
+  }
+  if (peers()) {
+    for (const proto::RunRecord& record : peers()->runs()) runs.push_back(record);
+    for (const proto::NodeRecord& record : peers()->nodes()) *reply.add_nodes() = record;
+  }
+  for (const proto::RunRecord& record : runs) {
+    if (list.run().empty() || record.id() == list.run()) *reply.add_runs() = record;
+  }
+  if (list.run().empty() || reply.runs_size() > 0) return ok_status();
+  return not_found("there is no run " + list.run());
+}
+
+proto::ControlReply NodeDaemon::answer_here(const proto::ControlRequest& request,
+                                            std::chrono::milliseconds timeout) {
+  proto::ControlReply reply;
+  reply.set_request(request.request());
+  Status status;
+  switch (request.body_case()) {
+    case proto::ControlRequest::kSubmit: {
+      const Result<std::string> run = submit(request.submit());
+      if (run.ok()) {
+        reply.set_run(*run);
+      } else {
+        status = run.status();
+      }
+      break;
+    }
+    case proto::ControlRequest::kList: status = list(request.list(), reply); break;
+    case proto::ControlRequest::kOrder: status = order(request.order(), timeout, reply); break;
+    case proto::ControlRequest::kLog: status = read_log(request.log(), reply); break;
+    case proto::ControlRequest::kForget: {
+      const std::lock_guard lock(mutex_);
+      status = book_.forget(request.forget().run());
+      break;
+    }
+    case proto::ControlRequest::BODY_NOT_SET: status = invalid_argument("an empty request");
+  }
+  if (!status.ok()) reply.set_error(status.message());
+  return reply;
+}
+
+Result<std::string> NodeDaemon::submit(const proto::SubmitRun& submit) {
+  PERCHERON_ASSIGN_OR_RETURN(const ClusterPlacement placement,
+                             read_placement(submit.config(), options_.name));
+  if (submit.config().output().directory().empty()) {
+    return invalid_argument("output.directory is missing: say where the run's files shall go");
+  }
+  for (const std::string& node : placement.nodes()) {
+    if (node == options_.name) continue;
+    std::vector<std::string> known = {options_.name};
+    bool found = false;
+    for (const proto::NodeRecord& record :
+         peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
+      found = found || record.name() == node;
+      known.push_back(record.name());
+    }
+    if (found) continue;
+    return not_found(fmt::format("placement names node '{}', which this cluster does not have: {}",
+                                 node, fmt::join(known, ", ")));
+  }
+  const std::lock_guard lock(mutex_);
+  if (shutting_down_) return unavailable("node " + options_.name + " is shutting down");
+  for (proto::RunRecord* other : book_.all()) {
+    if (run_is_over(other->report().state())) continue;
+    if (other->config().output().directory() != submit.config().output().directory()) continue;
+    return failed_precondition(fmt::format("run {} writes to output.directory {} already",
+                                           other->id(), submit.config().output().directory()));
+  }
+  PERCHERON_ASSIGN_OR_RETURN(
+      proto::RunRecord* const record,
+      book_.add(submit.name().empty() ? default_name(submit.config()) : submit.name(),
+                options_.name, submit.config()));
+  changed_.notify_all();
+  return record->id();
+}
+
+bool NodeDaemon::has_supervisor_locked(const std::string& run) {
+  return std::any_of(children_.begin(), children_.end(), [&](const auto& entry) {
+    const proto::Endpoint& endpoint = entry.second->endpoint;
+    return endpoint.run() == run && endpoint.kind() == proto::Endpoint::SUPERVISOR;
+  });
+}
+
+// Orders to a run without a supervisor.
+Status NodeDaemon::order_idle_run_locked(proto::RunRecord& record, const proto::RunOrder& order,
+                                         proto::ControlReply& reply) {
+  proto::RunReport& report = *record.mutable_report();
+  reply.set_step(report.step());
+  switch (order.kind()) {
+    case proto::RunOrder::RESUME:
+      if (report.state() == proto::RunReport::DONE) {
+        return failed_precondition("run " + record.id() + " is done: there is nothing to resume");
+      }
+      record.clear_released();
+      restarts_.erase(record.id());
+      report.set_state(proto::RunReport::QUEUED);
+      reply.set_text("goes on from its newest checkpoint");
+      break;
+    case proto::RunOrder::PAUSE:
+      if (run_is_over(report.state())) {
+        return failed_precondition("run " + record.id() + " is " + state_name(report.state()));
+      }
+      record.set_released(true);
+      report.set_state(proto::RunReport::PAUSED);
+      reply.set_text("is paused; it has no devices");
+      break;
+    case proto::RunOrder::STOP:
+    case proto::RunOrder::STOP_NOW:
+      if (run_is_over(report.state())) {
+        reply.set_text("was " + state_name(report.state()) + " already");
+        return ok_status();
+      }
+      record.clear_released();
+      report.set_state(proto::RunReport::STOPPED);
+      record.set_ended(clock_.unix_seconds());
+      reply.set_text("is stopped");
+      break;
+    case proto::RunOrder::SNAPSHOT:
+      return failed_precondition("run " + record.id() + " is " + state_name(report.state()) +
+                                 ": its newest checkpoint is " +
+                                 (report.latest_checkpoint().empty()
+                                      ? std::string("not written yet")
+                                      : report.latest_checkpoint()));
+    case proto::RunOrder::REPORT: break;
+  }
+  restart_at_.erase(record.id());
+  changed_.notify_all();
+  return book_.save(record);
+}
+
+Status NodeDaemon::order(const proto::OrderRun& order, std::chrono::milliseconds timeout,
+                         proto::ControlReply& reply) {
+  std::unique_lock lock(mutex_);
+  proto::RunRecord* record = book_.find(order.run());
+  if (!record) return not_found("there is no run " + order.run());
+  reply.set_run(order.run());
+  if (!has_supervisor_locked(order.run())) {
+    return order_idle_run_locked(*record, order.order(), reply);
+  }
+  proto::Frame frame;
+  frame.mutable_to()->set_node(options_.name);
+  frame.mutable_to()->set_kind(proto::Endpoint::SUPERVISOR);
+  frame.mutable_to()->set_run(order.run());
+  *frame.mutable_order() = order.order();
+  const uint64_t number = next_order_++;
+  frame.mutable_order()->set_request(number);
+  orders_[number] = {};
+  if (order.order().kind() == proto::RunOrder::PAUSE && order.order().release_devices()) {
+    record->set_released(true);  // How its supervisor's end is to be understood.
+  }
+  lock.unlock();
+  route(std::move(frame));
+  lock.lock();
+  const bool told = changed_.wait_for(lock, timeout, [&] {
+    return orders_[number].answered || !has_supervisor_locked(order.run());
+  });
+  const Order answer = orders_[number];
+  orders_.erase(number);
+  if (answer.answered) {
+    reply.set_text(answer.reply.text());
+    reply.set_step(answer.reply.step());
+    return answer.reply.has_error() ? failed_precondition(answer.reply.error()) : ok_status();
+  }
+  if (!told) {
+    return unavailable(fmt::format("run {} has not answered within {:.0f} s; the order stands",
+                                   order.run(), static_cast<double>(timeout.count()) * 1e-3));
+  }
+  // It ended without an answer: by itself, or by its death.
+  record = book_.find(order.run());
+  if (!record) return not_found("run " + order.run() + " is forgotten");
+  return order_idle_run_locked(*record, order.order(), reply);
+}
+
+Status NodeDaemon::read_log(const proto::ReadLog& read, proto::ControlReply& reply) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!book_.find(read.run())) return not_found("there is no run " + read.run());
+  }
+  std::string process = read.device().empty() ? "supervisor" : read.device();
+  if (const size_t slash = process.find('/'); slash != std::string::npos) {
+    if (process.substr(0, slash) != options_.name) {
+      return not_found(process + " is not of this node (" + options_.name +
+                       "): ask the node whose it is");
+    }
+    process.erase(0, slash + 1);
+  }
+  const std::string path = log_path(read.run(), process);
+  PERCHERON_ASSIGN_OR_RETURN(const std::string text, files_.read_text(path));
+  const size_t begin = std::min<size_t>(read.offset(), text.size());
+  reply.set_log(text.substr(begin, kLogBytesMax));
+  reply.set_log_end(begin + reply.log().size());
+  return ok_status();
+}
+
+}  // namespace percheron

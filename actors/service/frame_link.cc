@@ -1,0 +1,42 @@
+#include "actors/service/frame_link.h"
+
+#include <utility>
+
+#include "base/log.h"
+
+namespace percheron {
+
+FrameLink::FrameLink(std::unique_ptr<FrameChannel> channel, const Clock& clock)
+    : channel_(std::move(channel)), sender_("link", clock) {}
+
+void FrameLink::send(proto::Frame frame, FileDescriptor fd) {
+  // A job must be copyable, which a descriptor is not.
+  const auto held = std::make_shared<FileDescriptor>(std::move(fd));
+  sender_.post([this, frame = std::move(frame), held] {
+    const Status sent = channel_->send(frame.SerializeAsString(), Deadline::after(kSendTimeout),
+                                       held->valid() ? held.get() : nullptr);
+    if (sent.ok() || sent.code() == StatusCode::kCancelled) return;
+    log_warning("the link with {} ends: {}", channel_->peer(), sent.message());
+    ended_ = true;
+    channel_->close();
+  });
+}
+
+Result<ReceivedFrame> FrameLink::receive() {
+  PERCHERON_ASSIGN_OR_RETURN(std::optional<Frame> frame, channel_->receive(Deadline::never()));
+  if (!frame) return unavailable("the link with " + channel_->peer() + " ended");
+  ReceivedFrame received;
+  if (!received.frame.ParseFromString(frame->bytes)) {
+    return data_loss("what " + channel_->peer() + " sent is no frame of this protocol");
+  }
+  received.fd = std::move(frame->fd);
+  return received;
+}
+
+void FrameLink::close() {
+  ended_ = true;
+  channel_->close();
+  sender_.stop();
+}
+
+}  // namespace percheron

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "actors/work_thread.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "data/transport/frame_channel.h"
+#include "proto/control.pb.h"
+
+namespace percheron {
+
+/// A frame that came over a link, with the file descriptor that came with it, if any.
+struct ReceivedFrame {
+  proto::Frame frame;
+  FileDescriptor fd;
+};
+
+/// A link that carries proto::Frame: of a process of a run with its daemon, or of two daemons.
+/// Frames to send wait in order for a thread of their own, so that nobody who sends is held up by
+/// the other side. Thread-safe.
+class FrameLink {
+ public:
+  /// `clock` is borrowed.
+  FrameLink(std::unique_ptr<FrameChannel> channel, const Clock& clock);
+  ~FrameLink() { close(); }
+
+  /// Sends later, in order. A frame that can't be sent ends the link, which receive() tells.
+  void send(proto::Frame frame, FileDescriptor fd = {});
+  /// Waits for the next frame. kUnavailable or kCancelled when the link has ended, kDataLoss for
+  /// bytes that are no frame.
+  Result<ReceivedFrame> receive();
+  /// Waits until everything given to send() before is on its way, or the link has ended.
+  void flush() { sender_.drain(); }
+  void close();
+  /// Whether nothing can be sent any more.
+  bool ended() const { return ended_; }
+  std::string peer() const { return channel_->peer(); }
+
+ private:
+  // A process that takes nothing for so long is stopped or gone.
+  static constexpr std::chrono::milliseconds kSendTimeout{30'000};
+
+  std::unique_ptr<FrameChannel> channel_;
+  std::atomic<bool> ended_{false};
+  WorkThread sender_;  // last: it uses the channel
+};
+
+}  // namespace percheron

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "actors/observer.h"
+#include "base/clock.h"
+#include "proto/control.pb.h"
+
+namespace percheron {
+
+/// Tells a run's daemon what happens, a few times a second at most. Thread-safe.
+class RunReporter final : public RunObserver {
+ public:
+  using Send = std::function<void(const proto::RunReport&)>;
+
+  /// `clock` is borrowed.
+  RunReporter(const Clock& clock, Send send);
+
+  void on_step(const StepReport& report) override;
+  void on_evaluation(const EvaluationReport& report) override;
+  void on_checkpoint(const CheckpointReport& report) override;
+
+  void on_state(const StateReport& report) override;
+
+  /// Where the workers' states are asked for; null: nowhere any more.
+  void set_workers(std::function<std::vector<proto::WorkerState>()> workers);
+  /// At once.
+  void set_state(proto::RunReport::State state, const std::string& message = "");
+
+ private:
+  static constexpr int64_t kIntervalNs = 500'000'000;
+
+  void send_locked();
+
+  const Clock& clock_;
+  const Send send_;
+  std::mutex mutex_;
+  std::function<std::vector<proto::WorkerState>()> workers_;
+  proto::RunReport report_;
+  int64_t sent_at_ = 0;
+};
+
+}  // namespace percheron

@@ -1,0 +1,329 @@
+#include "actors/service/supervisor_process.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/run_assembly.h"
+#include "actors/run_fingerprint.h"
+#include "actors/service/order_book.h"
+#include "actors/service/remote_actors.h"
+#include "actors/service/worker_set.h"
+#include "base/log.h"
+#include "data/transport/random_bytes.h"
+
+namespace percheron {
+namespace {
+
+// The features of a run are in the stores of daemons; this process says when they are freed.
+class ReleasedFeatures final : public FeatureExchange {
+ public:
+  using Release = std::function<void(const PlannedStep&)>;
+  explicit ReleasedFeatures(Release release) : release_(std::move(release)) {}
+
+  Status publish(FeaturesPtr, Produced&) override {
+    return internal_error("a supervisor makes no features");
+  }
+  void fetch(const Ticket&, Done done) override {
+    done(internal_error("a supervisor uses no features"));
+  }
+  bool held_out_is_elsewhere() const override { return true; }
+  void step_freed(const PlannedStep& step) override { release_(step); }
+
+ private:
+  const Release release_;
+};
+
+// Credits of the stores of several nodes. Held-out features are kept apart: their size was checked
+// at the start.
+class NodeCredits final : public CreditSource {
+ public:
+  NodeCredits(size_t nodes, uint64_t bytes_max)
+      : credits_(std::vector<uint64_t>(nodes, bytes_max)) {}
+
+  bool try_grant(int node, const WorkUnit& unit, int64_t open_step) override {
+    return unit.id.epoch == kHeldOutEpoch || credits_.try_grant(node, unit, open_step);
+  }
+  void release(MicroBatchId id) override { credits_.release(id); }
+  void node_lost(int node) override { credits_.node_lost(node); }
+
+ private:
+  Credits credits_;
+};
+
+class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
+ public:
+  ServiceRunImpl(FrameLink& daemon, const proto::StartSupervisor& order, const Clock& clock,
+                 ClusterPlacement placement, std::shared_ptr<const RunSetup> setup)
+      : daemon_(daemon),
+        order_(order),
+        placement_(std::move(placement)),
+        setup_(std::move(setup)),
+        nodes_(placement_.nodes()),
+        orders_(control_,
+                [this](const proto::RunOrderReply& reply) {
+                  proto::Frame frame;
+                  *frame.mutable_order_reply() = reply;
+                  send_to_daemon(order_.node(), std::move(frame));
+                }),
+        workers_(placement_, start_of_workers(),
+                 {[this](const PlacedDevice& to, proto::Frame frame) {
+                    send(to, std::move(frame));
+                  },
+                  [this](const std::string& node, proto::Frame frame) {
+                    send_to_daemon(node, std::move(frame));
+                  }},
+                 control_, clock),
+        reader_([this] { read(); }) {}
+  ~ServiceRunImpl() override {
+    workers_.stop();
+    daemon_.close();
+    reader_.join();
+  }
+
+  const std::shared_ptr<const RunSetup>& setup() const override { return setup_; }
+  const ClusterPlacement& placement() const override { return placement_; }
+  OrderBook& orders() override { return orders_; }
+  std::vector<proto::WorkerState> workers() override { return workers_.states(); }
+  Result<std::unique_ptr<RunParts>> start_workers(const RunEnvironment& environment) override;
+  Result<RunSummary> run(RunParts& parts, const RunEnvironment& environment) override;
+  void end_workers() override;
+
+  void start(caf::actor_system& system, const std::shared_ptr<Peers>& peers) override;
+  void stop() override;
+
+ private:
+  proto::StartWorker start_of_workers() const;
+  void read();
+  void take(const proto::Frame& frame);
+  void deliver_to_actors(const proto::ActorMessage& message);
+  void send(const PlacedDevice& to, proto::Frame frame);
+  void send_to_daemon(const std::string& node, proto::Frame frame);
+  proto::Endpoint self() const;
+  void release(const PlannedStep& step);
+  int node_number(const std::string& node) const;
+
+  FrameLink& daemon_;
+  const proto::StartSupervisor order_;
+  const ClusterPlacement placement_;
+  const std::shared_ptr<const RunSetup> setup_;
+  const std::vector<std::string> nodes_;
+  std::string rendezvous_;  // directory in which trainers find each other
+  RunControl control_;
+  OrderBook orders_;
+  WorkerSet workers_;
+
+  std::mutex peers_mutex_;
+  std::shared_ptr<Peers> peers_;  // null unless actors run
+  std::thread reader_;            // last: it uses the others
+};
+
+proto::StartWorker ServiceRunImpl::start_of_workers() const {
+  proto::StartWorker start;
+  start.set_run(order_.run());
+  start.set_supervisor_node(order_.node());
+  *start.mutable_config() = setup_->config;
+  return start;
+}
+
+proto::Endpoint ServiceRunImpl::self() const {
+  proto::Endpoint self;
+  self.set_node(order_.node());
+  self.set_kind(proto::Endpoint::SUPERVISOR);
+  self.set_run(order_.run());
+  return self;
+}
+
+int ServiceRunImpl::node_number(const std::string& node) const {
+  return static_cast<int>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
+}
+
+void ServiceRunImpl::send(const PlacedDevice& to, proto::Frame frame) {
+  proto::Endpoint& endpoint = *frame.mutable_to();
+  endpoint.set_node(to.node);
+  endpoint.set_kind(proto::Endpoint::WORKER);
+  endpoint.set_run(order_.run());
+  endpoint.set_device(to_string(to.device));
+  *frame.mutable_from() = self();
+  daemon_.send(std::move(frame));
+}
+
+void ServiceRunImpl::send_to_daemon(const std::string& node, proto::Frame frame) {
+  frame.mutable_to()->set_node(node);
+  frame.mutable_to()->set_kind(proto::Endpoint::DAEMON);
+  *frame.mutable_from() = self();
+  daemon_.send(std::move(frame));
+}
+
+void ServiceRunImpl::read() {
+  while (true) {
+    const Result<ReceivedFrame> received = daemon_.receive();
+    if (received.ok()) {
+      take(received->frame);
+      continue;
+    }
+    workers_.link_lost(received.status().message());
+    const std::lock_guard lock(peers_mutex_);
+    if (!peers_) return;
+    caf::anon_send(peers_->supervisor,
+                   Failed{"the daemon of this node",
+                          Outcome::of(unavailable(received.status().message())),
+                          WorkerKind::kTarget, -1});
+    return;
+  }
+}
+
+void ServiceRunImpl::take(const proto::Frame& frame) {
+  if (frame.has_actor()) return deliver_to_actors(frame.actor());
+  if (frame.has_order()) return orders_.take(frame.order());
+  const std::string& name = frame.has_ended() ? frame.ended().device() : frame.from().device();
+  if (frame.has_ended() && name.empty()) {  // a whole node
+    for (const auto& [placed, roles] : placement_.workers()) {
+      if (placed.node == frame.from().node()) workers_.take(placed, frame.ended());
+    }
+    return control_.node_lost(node_number(frame.from().node()));
+  }
+  const Result<DeviceId> device = parse_device_id(name);
+  if (!device.ok()) return log_warning("a frame from an unknown device '{}'", name);
+  const PlacedDevice of{frame.from().node(), *device};
+  switch (frame.body_case()) {
+    case proto::Frame::kEnded: return workers_.take(of, frame.ended());
+    case proto::Frame::kLoaded: return workers_.take(of, frame.loaded());
+    case proto::Frame::kPrepared: return workers_.take(of, frame.prepared());
+    default:
+      log_warning("a frame of kind {} is not for a supervisor", static_cast<int>(frame.body_case()));
+  }
+}
+
+void ServiceRunImpl::deliver_to_actors(const proto::ActorMessage& message) {
+  const std::lock_guard lock(peers_mutex_);
+  if (!peers_) return;  // The run has ended.
+  const Status delivered = deliver(message, *peers_);
+  if (!delivered.ok()) log_warning("dropped: {}", delivered.message());
+}
+
+void ServiceRunImpl::release(const PlannedStep& step) {
+  for (const std::string& node : nodes_) {
+    proto::Frame frame;
+    frame.mutable_release()->set_epoch(step.epoch);
+    frame.mutable_release()->set_first(step.first);
+    frame.mutable_release()->set_count(step.count);
+    send_to_daemon(node, std::move(frame));
+  }
+}
+
+void ServiceRunImpl::end_workers() {
+  workers_.stop();
+  for (const std::string& node : nodes_) {
+    proto::Frame frame;
+    frame.mutable_end_run();
+    send_to_daemon(node, std::move(frame));
+  }
+}
+
+Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnvironment& environment) {
+  auto parts = std::make_unique<RunParts>(setup_);
+  parts->files = &environment.files;
+  parts->clock = &environment.clock;
+  parts->batches = std::make_shared<BatchSource>(setup_, environment.clock);
+  PERCHERON_RETURN_IF_ERROR(lock_output(*parts));
+  tell_about_setup(*setup_, *parts, environment.observer);
+  PERCHERON_RETURN_IF_ERROR(workers_.load(*setup_, environment.observer));
+  const std::string target_hash = workers_.target_hash();
+  Fingerprint fingerprint = run_fingerprint(*setup_, target_hash);
+  fingerprint.set("data.train", setup_->data.train->content_hash());
+  parts->fingerprint = fingerprint.digest();
+  parts->checkpoint = {setup_, resume_fingerprint(*setup_, target_hash), parts->batches};
+  const uint64_t bytes_max = setup_->config.features().bytes_max();
+  PERCHERON_ASSIGN_OR_RETURN(parts->store,
+                             FeatureStore::make({bytes_max, setup_->step_bytes_max}));
+  parts->credits = std::make_unique<NodeCredits>(nodes_.size(), bytes_max);
+  parts->exchange =
+      std::make_unique<ReleasedFeatures>([this](const PlannedStep& step) { release(step); });
+  parts->quarantine = std::make_unique<Quarantine>(static_cast<int64_t>(
+      setup_->data.selection.samples.size() + setup_->data.held_out_selection.samples.size()));
+  PERCHERON_ASSIGN_OR_RETURN(const std::optional<ResumePoint> point,
+                             find_resume_point(*parts, environment));
+  if (point) {
+    parts->resumed_from = point->path;
+    parts->progress = point->progress;
+  }
+  proto::PrepareWorker prepare;
+  prepare.set_fingerprint(parts->fingerprint);
+  prepare.set_checkpoint(parts->resumed_from);
+  prepare.set_step(parts->progress.step);
+  // Output is storage that all nodes of a run share. Nobody writes to an older start's directory.
+  rendezvous_ = join_path(setup_->output(), ".rendezvous");
+  PERCHERON_RETURN_IF_ERROR(environment.files.remove_all(rendezvous_));
+  prepare.set_rendezvous(join_path(rendezvous_, make_uuid(system_random_bytes())));
+  PERCHERON_RETURN_IF_ERROR(workers_.prepare(prepare, environment.observer));
+  parts->targets.resize(placement_.targets.size());
+  parts->trainers.resize(placement_.trainers.size());
+  for (size_t i = 0; i < placement_.targets.size(); ++i) {
+    parts->targets[i].node = node_number(placement_.targets[i].node);
+  }
+  for (size_t i = 0; i < placement_.trainers.size(); ++i) {
+    parts->trainers[i].node = node_number(placement_.trainers[i].node);
+  }
+  return parts;
+}
+
+Result<RunSummary> ServiceRunImpl::run(RunParts& parts, const RunEnvironment& environment) {
+  AnsweringObserver observer(environment.observer, orders_);
+  Result<RunSummary> summary = run_actors(parts,
+                    RunEnvironment{.files = environment.files,
+                                   .clock = environment.clock,
+                                   .observer = observer,
+                                   .stop_signals = environment.stop_signals,
+                                   .control = &control_},
+                    this);
+  const Status removed = environment.files.remove_all(rendezvous_);
+  if (!removed.ok()) log_warning("{} stays: {}", rendezvous_, removed.message());
+  return summary;
+}
+
+void ServiceRunImpl::start(caf::actor_system& system, const std::shared_ptr<Peers>& peers) {
+  const auto add = [&](std::vector<caf::actor>& actors, proto::ActorMessage::Role role,
+                       const std::vector<PlacedDevice>& places) {
+    for (size_t i = 0; i < places.size(); ++i) {
+      const auto send_there = [this, placed = places[i]](proto::ActorMessage message) {
+        proto::Frame frame;
+        *frame.mutable_actor() = std::move(message);
+        send(placed, std::move(frame));
+      };
+      actors.push_back(start_remote_actor(system, role, static_cast<int>(i), send_there));
+    }
+  };
+  add(peers->targets, proto::ActorMessage::TARGET, placement_.targets);
+  add(peers->trainers, proto::ActorMessage::TRAINER, placement_.trainers);
+  const std::lock_guard lock(peers_mutex_);
+  peers_ = peers;
+}
+
+void ServiceRunImpl::stop() {
+  workers_.stop();
+  const std::lock_guard lock(peers_mutex_);
+  peers_.reset();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ServiceRun>> ServiceRun::make(FrameLink& daemon,
+                                                     const proto::StartSupervisor& order,
+                                                     FileSystem& files, const Clock& clock) {
+  PERCHERON_ASSIGN_OR_RETURN(ClusterPlacement placement,
+                             read_placement(order.config(), order.node()));
+  PERCHERON_ASSIGN_OR_RETURN(std::shared_ptr<const RunSetup> setup,
+                             resolve_run(without_nodes(order.config(), placement), files));
+  return std::unique_ptr<ServiceRun>(std::make_unique<ServiceRunImpl>(
+      daemon, order, clock, std::move(placement), std::move(setup)));
+}
+
+}  // namespace percheron

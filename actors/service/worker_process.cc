@@ -1,0 +1,287 @@
+#include "actors/service/worker_process.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/run_assembly.h"
+#include "actors/run_fingerprint.h"
+#include "actors/service/frame_link.h"
+#include "actors/service/remote_actors.h"
+#include "actors/service/worker_features.h"
+#include "base/log.h"
+#include "kernels/cpu/gloo_collective.h"
+
+namespace percheron {
+namespace {
+
+// Keeps what is said while a worker is set up, for the run's log.
+class Notes final : public RunObserver {
+ public:
+  void on_event(const std::string& text) override { texts.push_back(text); }
+  std::vector<std::string> texts;
+};
+
+class WorkerProcess {
+ public:
+  WorkerProcess(std::unique_ptr<FrameChannel> daemon, FileSystem& files, const Clock& clock)
+      : files_(files), clock_(clock), link_(std::move(daemon), clock), system_(config_) {}
+  ~WorkerProcess();
+
+  Status run();
+
+ private:
+  Status take(ReceivedFrame received);
+  Status start(const proto::StartWorker& order);
+  Status load(proto::WorkerLoaded& loaded);
+  Status prepare(const proto::PrepareWorker& order);
+  Status make_places(const proto::PrepareWorker& order, RunObserver& notes,
+                     proto::WorkerPrepared& prepared);
+  void start_actors();
+  void tell_supervisor(proto::Frame frame);
+
+  FileSystem& files_;
+  const Clock& clock_;
+  FrameLink link_;
+  proto::StartWorker order_;
+  proto::Endpoint self_, supervisor_;
+  std::shared_ptr<RunSetup> setup_;
+  std::string target_hash_;
+  std::unique_ptr<RunParts> parts_;
+  WorkerFeatures* features_ = nullptr;  // the exchange of parts_
+  ActorSystemConfig config_;
+  caf::actor_system system_;
+  std::shared_ptr<Peers> peers_;  // null until the actors are started
+};
+
+WorkerProcess::~WorkerProcess() {
+  // No thread may speak to an actor once the system goes.
+  if (features_) features_->close();
+  if (parts_) {
+    for (TrainerPlace& trainer : parts_->trainers) {
+      if (trainer.group) trainer.group->close();
+      if (trainer.reducer) trainer.reducer->stop();
+      if (trainer.disk) trainer.disk->stop();
+    }
+    for (const auto& worker : parts_->workers) worker->stop();
+  }
+  if (!peers_) return;
+  for (caf::actor* actor : {&peers_->supervisor, &peers_->sampler, &peers_->mailbox}) {
+    caf::anon_send_exit(*actor, caf::exit_reason::user_shutdown);
+  }
+  for (auto* actors : {&peers_->targets, &peers_->trainers}) {
+    for (caf::actor& actor : *actors) {
+      if (actor) caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+    }
+  }
+  system_.await_all_actors_done();
+  *peers_ = Peers();
+}
+
+void WorkerProcess::tell_supervisor(proto::Frame frame) {
+  *frame.mutable_to() = supervisor_;
+  *frame.mutable_from() = self_;
+  link_.send(std::move(frame));
+}
+
+Status WorkerProcess::run() {
+  while (true) {
+    Result<ReceivedFrame> received = link_.receive();
+    if (!received.ok()) {
+      const StatusCode code = received.status().code();
+      // The daemon closes the link when the worker is no longer needed, or has died itself.
+      return code == StatusCode::kDataLoss ? received.status() : ok_status();
+    }
+    const Status status = take(std::move(received).value());
+    if (status.ok()) continue;
+    link_.flush();
+    return status;
+  }
+}
+
+Status WorkerProcess::take(ReceivedFrame received) {
+  const proto::Frame& frame = received.frame;
+  switch (frame.body_case()) {
+    case proto::Frame::kStartWorker: return start(frame.start_worker());
+    case proto::Frame::kPrepare: return prepare(frame.prepare());
+    case proto::Frame::kFetched:
+      if (features_) features_->fetched(frame.fetched(), std::move(received.fd));
+      return ok_status();
+    case proto::Frame::kActor: {
+      if (!peers_) {
+        log_warning("{} came before this worker's actors", frame.actor().type());
+        return ok_status();
+      }
+      const Status delivered = deliver(frame.actor(), *peers_);
+      if (!delivered.ok()) log_warning("dropped: {}", delivered.message());
+      return ok_status();
+    }
+    default:
+      log_warning("a worker got a frame of kind {}, which is not for it",
+                  static_cast<int>(frame.body_case()));
+      return ok_status();
+  }
+}
+
+Status WorkerProcess::start(const proto::StartWorker& order) {
+  if (setup_) return failed_precondition("a worker is started once");
+  order_ = order;
+  self_.set_node(order.node());
+  self_.set_kind(proto::Endpoint::WORKER);
+  self_.set_run(order.run());
+  self_.set_device(order.device());
+  supervisor_.set_node(order.supervisor_node());
+  supervisor_.set_kind(proto::Endpoint::SUPERVISOR);
+  supervisor_.set_run(order.run());
+  proto::Frame frame;
+  proto::WorkerLoaded& loaded = *frame.mutable_loaded();
+  loaded.set_attempt(order.attempt());
+  const Status status = load(loaded);
+  if (!status.ok()) loaded.set_error(status.message());
+  tell_supervisor(std::move(frame));
+  return status;
+}
+
+Status WorkerProcess::load(proto::WorkerLoaded& loaded) {
+  proto::Run run = order_.config();
+  run.mutable_placement()->clear_targets();
+  run.mutable_placement()->clear_trainers();
+  run.mutable_placement()->add_targets(order_.device());
+  run.mutable_placement()->add_trainers(order_.device());
+  if (!run.placement().has_threads()) {
+    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    run.mutable_placement()->set_threads(std::max(1, cores / std::max(1, order_.cpu_devices())));
+  }
+  PERCHERON_ASSIGN_OR_RETURN(const std::shared_ptr<const RunSetup> resolved,
+                             resolve_run(run, files_));
+  setup_ = std::make_shared<RunSetup>(*resolved);
+  const DeviceId device = resolved->placement.targets.front();
+  setup_->placement.targets.assign(order_.targets_size() > 0 ? 1 : 0, device);
+  setup_->placement.trainers.assign(static_cast<size_t>(order_.trainers_size()), device);
+  parts_ = std::make_unique<RunParts>(setup_);
+  parts_->files = &files_;
+  parts_->clock = &clock_;
+  parts_->batches = std::make_shared<BatchSource>(setup_, clock_);
+  PERCHERON_RETURN_IF_ERROR(open_devices(*parts_));
+  PERCHERON_RETURN_IF_ERROR(load_targets(*parts_));
+  target_hash_ = parts_->models.begin()->second->weights_hash();
+  loaded.set_target_hash(target_hash_);
+  loaded.set_data_hash(setup_->data.train->content_hash());
+  if (setup_->data.held_out) loaded.set_held_out_hash(setup_->data.held_out->content_hash());
+  const DeviceInfo& info = parts_->workers.front()->info();
+  loaded.set_device_text(fmt::format("{}, {} threads", info.description, info.threads));
+  return ok_status();
+}
+
+Status WorkerProcess::prepare(const proto::PrepareWorker& order) {
+  if (!parts_ || peers_) return failed_precondition("a worker is prepared once, after it started");
+  proto::Frame frame;
+  proto::WorkerPrepared& prepared = *frame.mutable_prepared();
+  prepared.set_attempt(order_.attempt());
+  Notes notes;
+  const Status status = make_places(order, notes, prepared);
+  for (const std::string& text : notes.texts) prepared.add_notes(text);
+  if (status.ok()) {
+    start_actors();
+  } else {
+    prepared.set_error(status.message());
+  }
+  tell_supervisor(std::move(frame));
+  return status;
+}
+
+Status WorkerProcess::make_places(const proto::PrepareWorker& order, RunObserver& notes,
+                                  proto::WorkerPrepared& prepared) {
+  RunParts& parts = *parts_;
+  Fingerprint fingerprint = run_fingerprint(*setup_, target_hash_);
+  fingerprint.set("data.train", setup_->data.train->content_hash());
+  parts.fingerprint = fingerprint.digest();
+  if (parts.fingerprint != order.fingerprint()) {
+    return failed_precondition(fmt::format(
+        "this node's run is {}, the supervisor's {}: are both of the same version and files?",
+        parts.fingerprint, order.fingerprint()));
+  }
+  parts.checkpoint = {setup_, resume_fingerprint(*setup_, target_hash_), parts.batches};
+  // The supervisor counts for all workers and ends the run.
+  parts.quarantine = std::make_unique<Quarantine>(1, std::numeric_limits<double>::infinity());
+  auto features = std::make_unique<WorkerFeatures>(
+      link_, files_, clock_, self_,
+      std::vector<std::string>(order_.nodes().begin(), order_.nodes().end()));
+  features_ = features.get();
+  parts.exchange = std::move(features);
+  if (order_.targets_size() > 0) {
+    PERCHERON_RETURN_IF_ERROR(open_offline(parts, target_hash_, notes));
+    PERCHERON_RETURN_IF_ERROR(open_cache(parts, fingerprint));
+  }
+  std::optional<ResumePoint> point;
+  if (!order.checkpoint().empty() && order_.trainers_size() > 0) {
+    PERCHERON_ASSIGN_OR_RETURN(point,
+                               read_run_checkpoint(files_, order.checkpoint(), parts.checkpoint));
+  }
+  if (order_.trainers_total() > 1) {
+    GlooOptions options;
+    if (order.has_collective_interface()) options.interface = order.collective_interface();
+    PERCHERON_ASSIGN_OR_RETURN(
+        parts.collectives,
+        make_gloo_collective_factory(options, make_directory_rendezvous(files_, order.rendezvous())));
+  }
+  PERCHERON_RETURN_IF_ERROR(make_trainers(
+      parts, point, {order_.trainers().begin(), order_.trainers().end()}));
+  for (TrainerPlace& trainer : parts.trainers) {
+    PERCHERON_RETURN_IF_ERROR(trainer.worker->run([&](Context& context) -> Status {
+      PERCHERON_ASSIGN_OR_RETURN(const uint32_t checksum, trainer.trainer->checksum(context));
+      prepared.add_checksums(checksum);
+      return ok_status();
+    }));
+    trainer.disk = std::make_unique<WorkThread>("checkpoint", clock_);
+  }
+  return ok_status();
+}
+
+void WorkerProcess::start_actors() {
+  // Places and actors stand at their numbers in the whole run; the others live elsewhere.
+  const auto places = [](auto& own, const auto& numbers, int total) {
+    std::remove_reference_t<decltype(own)> all(static_cast<size_t>(total));
+    for (int i = 0; i < numbers.size(); ++i) {
+      all[static_cast<size_t>(numbers[i])] = std::move(own[static_cast<size_t>(i)]);
+    }
+    own = std::move(all);
+  };
+  for (int i = 0; i < order_.targets_size(); ++i) {
+    parts_->targets.push_back(make_target(*parts_, setup_->placement.targets.front()));
+  }
+  places(parts_->targets, order_.targets(), order_.targets_total());
+  places(parts_->trainers, order_.trainers(), order_.trainers_total());
+  const SendActorMessage send = [this](proto::ActorMessage message) {
+    proto::Frame frame;
+    *frame.mutable_actor() = std::move(message);
+    tell_supervisor(std::move(frame));
+  };
+  const auto peers = std::make_shared<Peers>();
+  peers->supervisor = start_remote_actor(system_, proto::ActorMessage::SUPERVISOR, 0, send);
+  peers->sampler = start_remote_actor(system_, proto::ActorMessage::SAMPLER, 0, send);
+  peers->mailbox = start_remote_actor(system_, proto::ActorMessage::MAILBOX, 0, send);
+  peers->targets.resize(static_cast<size_t>(order_.targets_total()));
+  peers->trainers.resize(static_cast<size_t>(order_.trainers_total()));
+  for (int number : order_.targets()) {
+    peers->targets[static_cast<size_t>(number)] = start_target(system_, *parts_, peers, number);
+  }
+  for (int number : order_.trainers()) {
+    peers->trainers[static_cast<size_t>(number)] = start_trainer(system_, *parts_, peers, number);
+  }
+  peers_ = peers;
+}
+
+}  // namespace
+
+Status run_worker(std::unique_ptr<FrameChannel> daemon, FileSystem& files, const Clock& clock) {
+  WorkerProcess worker(std::move(daemon), files, clock);
+  return worker.run();
+}
+
+}  // namespace percheron

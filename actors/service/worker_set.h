@@ -1,0 +1,103 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "actors/observer.h"
+#include "actors/run_control.h"
+#include "actors/run_setup.h"
+#include "actors/service/placement.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "proto/control.pb.h"
+
+namespace percheron {
+
+/// How often, and after what waits, a worker that ended is started again.
+struct RestartLimits {
+  double wait_min_seconds = 0.5, wait_max_seconds = 30;  // doubles with every restart
+  int restarts_max = 5;                                  // within window_seconds; then it stays away
+  double window_seconds = 600;
+  double unreachable_wait_seconds = 3;  // a node that can't be reached is tried again for ever
+};
+
+/// The worker processes of a run, as its supervisor sees them. Thread-safe.
+class WorkerSet {
+ public:
+  /// How frames are sent to a worker, or to the daemon of a node.
+  struct Ways {
+    std::function<void(const PlacedDevice&, proto::Frame)> to_worker;
+    std::function<void(const std::string& node, proto::Frame)> to_daemon;
+  };
+
+  /// `start` is what every worker is told beside its own device and roles. References are borrowed.
+  WorkerSet(ClusterPlacement placement, proto::StartWorker start, Ways ways, RunControl& control,
+            const Clock& clock, RestartLimits limits = {});
+  ~WorkerSet() { stop(); }
+
+  /// Starts all and waits until they have their targets, the same everywhere and the same rows as
+  /// `setup`; says what they are. An error names the worker.
+  Status load(const RunSetup& setup, RunObserver& observer);
+  /// Of the weights of the target; after load().
+  std::string target_hash();
+  /// Gives all what they need and waits until they are ready; the trainers must have the same
+  /// parameters. From now on those that end are started again, and `control` is told.
+  Status prepare(const proto::PrepareWorker& order, RunObserver& observer);
+  /// Nothing is started or told any more.
+  void stop();
+
+  // What comes from workers and daemons.
+  void take(const PlacedDevice& from, const proto::WorkerLoaded& loaded);
+  void take(const PlacedDevice& from, const proto::WorkerPrepared& prepared);
+  void take(const PlacedDevice& of, const proto::WorkerEnded& ended);
+  /// The way to all of them is lost: who waits is told.
+  void link_lost(const std::string& why);
+
+  std::vector<proto::WorkerState> states();
+
+ private:
+  enum class State { kLoading, kPreparing, kReady, kEnded };
+  struct Worker {
+    ClusterPlacement::Roles roles;
+    State state = State::kLoading;
+    int attempt = 0;
+    proto::WorkerLoaded loaded;
+    proto::WorkerPrepared prepared;
+    std::string error;             // why it is of no use
+    double restart_at = 0;         // 0 = not to be started again
+    std::vector<double> restarts;  // when
+  };
+
+  void spawn_locked(const PlacedDevice& placed, Worker& worker);
+  void send_prepare_locked(const PlacedDevice& placed);
+  void lost_locked(const PlacedDevice& placed, Worker& worker, const std::string& why,
+                   bool unreachable);
+  Status wait_for(State state);
+  void restart_ended();
+  double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
+
+  const ClusterPlacement placement_;
+  const proto::StartWorker start_;
+  const Ways ways_;
+  RunControl& control_;
+  const Clock& clock_;
+  const RestartLimits limits_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<PlacedDevice, Worker> workers_;
+  std::string link_error_;
+  std::optional<proto::PrepareWorker> prepare_;
+  bool going_ = false;  // all were ready once
+  bool stopping_ = false;
+  std::thread restarter_;
+};
+
+}  // namespace percheron

@@ -1,0 +1,144 @@
+#include "tests/e2e/service.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <thread>
+
+#include "base/file_system.h"
+#include "tests/e2e/program.h"
+
+namespace percheron {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr auto kPoll = std::chrono::milliseconds(50);
+constexpr int kPollsMax = 20 * 120;  // two minutes
+
+// Calls `there` until it is true.
+bool poll(const std::function<bool()>& there) {
+  for (int i = 0; i < kPollsMax; ++i) {
+    if (there()) return true;
+    std::this_thread::sleep_for(kPoll);
+  }
+  return false;
+}
+
+std::string read_all(const std::string& path) {
+  const Result<std::string> text = system_files().read_text(path);
+  return text.ok() ? *text : std::string();
+}
+
+// The command line of a process, words parted by blanks; empty when it is gone.
+std::string command_of(const std::string& pid) {
+  std::string text = read_all("/proc/" + pid + "/cmdline");
+  for (char& c : text) c = c == '\0' ? ' ' : c;
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+pid_t parent_of(const std::string& pid) {
+  const std::string text = read_all("/proc/" + pid + "/stat");
+  const size_t end = text.rfind(')');
+  return end == std::string::npos ? 0 : std::stoi(text.substr(text.find(' ', end + 2)));
+}
+
+}  // namespace
+
+TestNode::TestNode(const std::string& name, std::vector<std::string> options)
+    : name_(name),
+      state_(testing::TempDir() + "node_" + name),
+      options_(std::move(options)) {
+  EXPECT_TRUE(system_files().remove_all(state_).ok());
+  EXPECT_TRUE(system_files().remove_all(state_ + ".log").ok());
+  EXPECT_TRUE(system_files().create_directories(state_).ok());
+  start();
+}
+
+TestNode::~TestNode() { kill(); }
+
+void TestNode::start() {
+  pid_ = fork();
+  if (pid_ == 0) {
+    const int log = open((state_ + ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    dup2(log, STDOUT_FILENO);
+    dup2(log, STDERR_FILENO);
+    std::vector<std::string> words = {PERCHERON_PROGRAM, "node", "--name", name_, "--state", state_};
+    words.insert(words.end(), options_.begin(), options_.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    execv(argv[0], argv.data());
+    _exit(3);
+  }
+  bool answers = false;
+  poll([&] {
+    answers = run_program("status --json --state " + state_).exit_code == 0;
+    return answers || waitpid(pid_, nullptr, WNOHANG) == pid_;
+  });
+  EXPECT_TRUE(answers) << "the node does not answer: " << log();
+}
+
+void TestNode::kill() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
+std::string TestNode::log() const { return read_all(state_ + ".log"); }
+
+Json TestNode::ask(const std::string& arguments) const {
+  const ProgramResult result = run_program(arguments + " --json --state " + state_);
+  EXPECT_EQ(result.exit_code, 0) << arguments << ": " << result.output << log();
+  return Json::parse(result.output, nullptr, false);
+}
+
+Json TestNode::status(const std::string& run) const {
+  const Json all = ask("status " + run);
+  return all.is_object() ? all["runs"].at(0) : Json::object();
+}
+
+Json TestNode::wait_for(const std::string& run, const std::string& state) const {
+  Json last;
+  const bool there = poll([&] {
+    last = status(run);
+    return last["state"] == state || last["state"] == "failed" || last["state"] == "done";
+  });
+  EXPECT_TRUE(there) << last.dump() << log();
+  EXPECT_EQ(last["state"], state) << last.dump() << read_all(state_ + "/logs/" + run +
+                                                            "/supervisor.log");
+  return last;
+}
+
+Json TestNode::wait_for_step(const std::string& run, int64_t step) const {
+  Json last;
+  const bool there = poll([&] {
+    last = status(run);
+    return last["step"] >= step || last["state"] == "failed";
+  });
+  EXPECT_TRUE(there && last["state"] != "failed")
+      << last.dump() << read_all(state_ + "/logs/" + run + "/supervisor.log");
+  return last;
+}
+
+void TestNode::kill_process(const std::string& what, int signal) const {
+  const Result<std::vector<std::string>> processes = system_files().list("/proc");
+  ASSERT_TRUE(processes.ok());
+  int found = 0;
+  for (const std::string& pid : *processes) {
+    if (command_of(pid) != "percheron " + what || parent_of(pid) != pid_) continue;
+    ::kill(std::stoi(pid), signal);
+    ++found;
+  }
+  EXPECT_EQ(found, 1) << "processes of " << what;
+}
+
+}  // namespace percheron

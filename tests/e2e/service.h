@@ -1,0 +1,41 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace percheron {
+
+/// A `percheron node` of its own, which dies with the object.
+class TestNode {
+ public:
+  /// Starts it with a fresh state directory below the test's and waits until it answers.
+  explicit TestNode(const std::string& name, std::vector<std::string> options = {});
+  ~TestNode();
+
+  /// What the program says to `arguments` about this node, as JSON.
+  nlohmann::json ask(const std::string& arguments) const;
+  /// The run's entry in `percheron status`.
+  nlohmann::json status(const std::string& run) const;
+  /// Waits until `percheron status` says so; fails the test after a limit, or when the run ends in
+  /// another state.
+  nlohmann::json wait_for(const std::string& run, const std::string& state) const;
+  nlohmann::json wait_for_step(const std::string& run, int64_t step) const;
+
+  /// Kills the process of `what`: "supervisor RUN" or "worker RUN/cpu:0".
+  void kill_process(const std::string& what, int signal) const;
+  void kill();
+  /// Again, with the state that it left.
+  void start();
+  const std::string& state() const { return state_; }
+  std::string log() const;
+
+ private:
+  const std::string name_, state_;
+  const std::vector<std::string> options_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace percheron

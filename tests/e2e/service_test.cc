@@ -1,0 +1,214 @@
+// Daemons and the processes that they start, as users meet them and as machines that die leave
+// them.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+
+#include "base/file_system.h"
+#include "tests/actors/tiny_run.h"
+#include "tests/e2e/program.h"
+#include "tests/e2e/service.h"
+#include "tests/model/toy_model.h"
+#include "tools/run_config.h"
+
+namespace percheron {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// A run with one target and one trainer in processes of their own, so that its bits are the same
+/// whatever happens meanwhile.
+proto::Run service_run(const std::string& name, int64_t epochs = 20) {
+  proto::Run run = make_tiny_run(name, {.samples = 48, .held_out = 6, .epochs = epochs});
+  run.mutable_placement()->clear_targets();
+  run.mutable_placement()->clear_trainers();
+  run.mutable_placement()->add_targets("cpu:0");
+  run.mutable_placement()->add_trainers("cpu:1");
+  run.mutable_placement()->set_threads(1);
+  run.mutable_checkpoint()->set_every_steps(20);
+  return run;
+}
+
+std::string submit(const TestNode& node, const proto::Run& run, const std::string& name) {
+  const std::string path = testing::TempDir() + name + ".yaml";
+  write_file(path, run_config_yaml(run));
+  return node.ask("submit -c " + path + " --name " + name)["run"].get<std::string>();
+}
+
+/// The parameters that `percheron train` ends with for the same run.
+std::string undisturbed(proto::Run run) {
+  run.mutable_output()->set_directory(run.output().directory() + "_undisturbed");
+  EXPECT_TRUE(system_files().remove_all(run.output().directory()).ok());
+  RecordingObserver observer;
+  const Result<RunSummary> summary = train_tiny(run, observer);
+  EXPECT_TRUE(summary.ok()) << summary.status().message();
+  return latest_masters(run);
+}
+
+TEST(Service, ASubmittedRunEndsWithTheBitsOfTrain) {
+  const TestNode node("plain");
+  const proto::Run run = service_run("service_plain", 4);
+  EXPECT_EQ(submit(node, run, "plain"), "plain");
+  const nlohmann::json done = node.wait_for("plain", "done");
+  EXPECT_EQ(done["step"], done["steps_total"]);
+  EXPECT_THAT(run_program("logs plain --state " + node.state()).output,
+              HasSubstr("plain/cpu:1 (trainer 0)"));
+  EXPECT_EQ(latest_masters(run), undisturbed(run));
+}
+
+TEST(Service, PausedResumedAndKilledItEndsWithTheSameBits) {
+  const TestNode node("killed");
+  const proto::Run run = service_run("service_killed");
+  const std::string name = submit(node, run, "killed");
+  node.wait_for_step(name, 5);
+  node.kill_process("worker killed/cpu:0", SIGKILL);
+  const int64_t paused = node.ask("pause killed")["step"].get<int64_t>();
+  EXPECT_EQ(node.ask("pause killed")["step"], paused);  // It may be said twice.
+  EXPECT_EQ(node.status(name)["state"], "paused");
+  EXPECT_EQ(node.ask("snapshot killed")["step"], paused);
+  EXPECT_EQ(node.status(name)["step"], paused);
+  node.ask("resume killed");
+  node.wait_for_step(name, paused + 5);
+  node.kill_process("worker killed/cpu:1", SIGKILL);
+  node.wait_for_step(name, paused + 10);
+  node.kill_process("supervisor killed", SIGKILL);
+  node.wait_for(name, "running");
+  node.ask("pause killed --release-devices");
+  EXPECT_EQ(node.status(name)["state"], "paused");
+  node.ask("resume killed");
+  node.wait_for(name, "done");
+  EXPECT_EQ(latest_masters(run), undisturbed(run));
+}
+
+TEST(Service, ADaemonThatWasKilledGoesOnWithItsRuns) {
+  TestNode node("again");
+  const proto::Run run = service_run("service_again");
+  const std::string name = submit(node, run, "again");
+  node.wait_for_step(name, 25);
+  node.kill();
+  node.start();
+  node.wait_for(name, "done");
+  EXPECT_EQ(latest_masters(run), undisturbed(run));
+}
+
+TEST(Service, RunsWaitForTheDevicesThatTheyName) {
+  const TestNode node("queue");
+  const proto::Run first = service_run("service_first"), second = service_run("service_second", 2);
+  submit(node, first, "first");
+  node.wait_for_step("first", 1);
+  submit(node, second, "second");
+  const nlohmann::json waiting = node.wait_for("second", "queued");
+  EXPECT_THAT(waiting["message"].get<std::string>(), HasSubstr("which run first has"));
+  EXPECT_THAT(node.ask("stop first")["text"].get<std::string>(), HasSubstr("stopped"));
+  node.wait_for("second", "done");
+  EXPECT_EQ(node.status("first")["state"], "stopped");
+}
+
+TEST(Service, BadInputIsOneError) {
+  const TestNode node("bad");
+  const std::string at = " --state " + node.state();
+  const auto error_of = [&](const std::string& arguments) {
+    const ProgramResult result = run_program(arguments + at);
+    EXPECT_EQ(result.exit_code, 1) << arguments << result.output;
+    return result.output;
+  };
+  EXPECT_THAT(error_of("status nobody"), HasSubstr("there is no run nobody"));
+  EXPECT_THAT(error_of("pause nobody"), HasSubstr("there is no run nobody"));
+  EXPECT_THAT(error_of("logs nobody"), HasSubstr("there is no run nobody"));
+  proto::Run run = service_run("service_bad", 1);
+  const std::string path = testing::TempDir() + "service_bad.yaml";
+  run.mutable_placement()->set_targets(0, "elsewhere/cpu:0");
+  write_file(path, run_config_yaml(run));
+  EXPECT_THAT(error_of("submit -c " + path), HasSubstr("node 'elsewhere'"));
+  run.mutable_placement()->set_targets(0, "gpu:0");
+  write_file(path, run_config_yaml(run));
+  EXPECT_THAT(error_of("submit -c " + path), HasSubstr("placement.targets: 'gpu:0'"));
+  run.mutable_placement()->set_targets(0, "cpu:0");
+  write_file(path, run_config_yaml(run));
+  EXPECT_THAT(error_of("submit --name a/b -c " + path), HasSubstr("'a/b' can't name a run"));
+  EXPECT_THAT(run_program("status --state " + testing::TempDir() + "nowhere").output,
+              HasSubstr("start one with `percheron node`"));
+  EXPECT_THAT(run_program("worker").output, HasSubstr("started by `percheron node` alone"));
+}
+
+TEST(Service, ARunThatCanNotStartSaysWhy) {
+  const TestNode node("unstartable");
+  proto::Run run = service_run("service_unstartable", 1);
+  run.mutable_target()->set_path("/nowhere");
+  submit(node, run, "unstartable");
+  EXPECT_THAT(node.wait_for("unstartable", "failed")["message"].get<std::string>(),
+              HasSubstr("/nowhere"));
+}
+
+/// The options of a node of a cluster whose first node listens on `port`.
+std::vector<std::string> member(const std::string& certificates, int port, int join = 0) {
+  std::vector<std::string> options = {"--certs", certificates, "--listen",
+                                      "127.0.0.1:" + std::to_string(port)};
+  if (join != 0) options.insert(options.end(), {"--join", "127.0.0.1:" + std::to_string(join)});
+  return options;
+}
+
+/// Where the node that logs to `node` listens.
+int port_of(const TestNode& node) {
+  const std::string last = " is ready at 127.0.0.1:";
+  for (int i = 0; i < 100 && node.log().find(last) == std::string::npos; ++i) usleep(50'000);
+  const std::string log = node.log();
+  const size_t at = log.rfind(last);
+  return at == std::string::npos ? 0 : std::stoi(log.substr(at + last.size()));
+}
+
+TEST(Service, TwoMachinesShareARunAndOneMayDie) {
+  const std::string certificates = testing::TempDir() + "service_certs";
+  ASSERT_TRUE(system_files().remove_all(certificates).ok());
+  ASSERT_EQ(run_program("certs init " + certificates).exit_code, 0);
+  for (const char* name : {"left", "right", "operator"}) {
+    ASSERT_EQ(run_program("certs issue " + certificates + " " + name + " --address 127.0.0.1")
+                  .exit_code,
+              0);
+  }
+  const TestNode left("left", member(certificates, 0));
+  TestNode right("right", member(certificates, 0, port_of(left)));
+  proto::Run run = service_run("service_two", 30);
+  run.mutable_train()->set_micro_batches_per_step(4);
+  run.mutable_placement()->set_targets(0, "left/cpu:0");
+  run.mutable_placement()->add_targets("right/cpu:0");
+  run.mutable_placement()->set_trainers(0, "left/cpu:1");
+  run.mutable_placement()->add_trainers("right/cpu:1");
+  const std::string config = testing::TempDir() + "service_two.yaml";
+  write_file(config, run_config_yaml(run));
+  std::string submitted;
+  for (int i = 0; i < 100 && submitted.empty(); ++i) {  // until both know each other
+    const ProgramResult result =
+        run_program("submit --name two -c " + config + " --state " + left.state());
+    if (result.exit_code == 0) submitted = result.output;
+    usleep(100'000);
+  }
+  ASSERT_FALSE(submitted.empty()) << left.log() << right.log();
+  left.wait_for_step("two", 10);
+  // Any node answers for any run.
+  const std::string there = " --json --node 127.0.0.1:" + std::to_string(port_of(right)) +
+                            " --certs " + certificates;
+  EXPECT_THAT(run_program("pause two" + there).output, HasSubstr("is paused"));
+  EXPECT_THAT(run_program("status two" + there).output, HasSubstr("\"state\": \"paused\""));
+  EXPECT_THAT(run_program("resume two" + there).output, HasSubstr("is running"));
+  right.kill();
+  left.wait_for_step("two", left.status("two")["step"].get<int64_t>() + 5);
+  const nlohmann::json done = left.wait_for("two", "done");
+  EXPECT_EQ(done["step"], done["steps_total"]);
+  // Which trainer computes what depends on time, and the sums' last bits on that.
+  RecordingObserver observer;
+  run.mutable_output()->set_directory(run.output().directory() + "_alone");
+  run.mutable_placement()->clear_targets();
+  run.mutable_placement()->clear_trainers();
+  run.mutable_placement()->add_targets("cpu:0");
+  run.mutable_placement()->add_trainers("cpu:0");
+  ASSERT_TRUE(train_tiny(run, observer).ok());
+  EXPECT_NEAR(done["loss"].get<double>(), observer.steps().back().loss,
+              1e-3 * observer.steps().back().loss);
+}
+
+}  // namespace
+}  // namespace percheron

@@ -1,0 +1,150 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "actors/node/node_daemon.h"
+#include "actors/node/operator_channel.h"
+#include "actors/node/peer_network.h"
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "data/directory_lock.h"
+#include "data/transport/unix_listener.h"
+#include "data/transport/random_bytes.h"
+#include "tools/cluster_access.h"
+#include "tools/commands.h"
+#include "tools/node_client.h"
+#include "tools/printer.h"
+#include "tools/stop_signals.h"
+
+namespace percheron {
+namespace {
+
+constexpr double kShutDownSeconds = 60;  // that runs get to write a checkpoint
+
+struct NodeArguments {
+  std::string name;
+  std::string state = default_state_directory();
+  std::string listen = "127.0.0.1:0", advertise;
+  std::vector<std::string> join;
+  ClusterAccess access;
+};
+
+std::string host_name() {
+  char name[256] = {};
+  if (gethostname(name, sizeof name - 1) != 0 || name[0] == 0) return "localhost";
+  return name;
+}
+
+/// The same for as long as the state directory is.
+Result<std::string> node_uuid(FileSystem& files, const std::string& state) {
+  const std::string path = join_path(state, "node_uuid");
+  if (files.exists(path)) {
+    PERCHERON_ASSIGN_OR_RETURN(const std::string text, files.read_text(path));
+    const std::string uuid = text.substr(0, text.find('\n'));
+    if (is_uuid(uuid)) return uuid;
+    return failed_precondition(path + " holds no UUID: remove it to make this a new node");
+  }
+  const std::string uuid = make_uuid(system_random_bytes());
+  PERCHERON_RETURN_IF_ERROR(write_text_atomically(files, path, uuid + "\n"));
+  return uuid;
+}
+
+/// As NodeAddress::parse(), and port 0 is one that is free.
+Result<NodeAddress> parse_listen(const std::string& text) {
+  constexpr std::string_view kFree = ":0";
+  if (!text.ends_with(kFree)) return NodeAddress::parse(text);
+  PERCHERON_ASSIGN_OR_RETURN(NodeAddress address, NodeAddress::parse(text.substr(0, text.size() - 1) + "1"));
+  address.port = 0;
+  return address;
+}
+
+/// Null where the node is alone: nothing of a cluster was asked for.
+Result<std::unique_ptr<PeerNetwork>> join_cluster(const NodeArguments& arguments, NodeDaemon& daemon,
+                                                  FileSystem& files) {
+  if (!arguments.access.given()) {
+    if (arguments.join.empty() && arguments.listen == NodeArguments().listen) return {nullptr};
+    return invalid_argument(
+        "--listen and --join need --certs DIR (see `percheron certs`), or --insecure with --secret");
+  }
+  PERCHERON_ASSIGN_OR_RETURN(Credentials credentials,
+                             arguments.access.credentials(files, system_clock(), daemon.name()));
+  PERCHERON_ASSIGN_OR_RETURN(credentials.self.node_uuid, node_uuid(files, arguments.state));
+  PeerOptions options{{}, {}, std::move(credentials)};
+  PERCHERON_ASSIGN_OR_RETURN(const NodeAddress bind, parse_listen(arguments.listen));
+  options.listener.bind_host = bind.host;
+  options.listener.port = bind.port;
+  options.listener.advertised_host = arguments.advertise;
+  for (const std::string& text : arguments.join) {
+    PERCHERON_ASSIGN_OR_RETURN(const NodeAddress seed, NodeAddress::parse(text));
+    options.seeds.push_back(seed);
+  }
+  return PeerNetwork::start(std::move(options), daemon, system_random_bytes(), system_clock());
+}
+
+Status run_node(const NodeArguments& arguments) {
+  FileSystem& files = system_files();
+  Printer out(stdout);
+  PERCHERON_RETURN_IF_ERROR(files.create_directories(arguments.state));
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
+                             lock_directory(files, arguments.state, "--state"));
+  NodeOptions options;
+  options.name = arguments.name.empty() ? host_name() : arguments.name;
+  options.state_directory = arguments.state;
+  options.program = "/proc/self/exe";
+  const CatchStopSignals catching;
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<NodeDaemon> daemon,
+                             NodeDaemon::start(options, files, system_clock()));
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<PeerNetwork> peers,
+                             join_cluster(arguments, *daemon, files));
+  daemon->set_peers(peers.get());
+  PERCHERON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<UnixListener> operators,
+      UnixListener::start(operator_socket(arguments.state), [&](FrameChannel& channel) {
+        serve_operator(*daemon, channel);
+      }));
+  out.print("node {} is ready{}: state in {}\n", options.name,
+            peers ? " at " + peers->address().text() : "", arguments.state);
+  std::fflush(stdout);
+  while (stop_signal_count() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  out.print("node {} ends: its runs write a checkpoint and go on when it is started again\n",
+            options.name);
+  daemon->shut_down(kShutDownSeconds);
+  operators->stop();
+  daemon->set_peers(nullptr);
+  return ok_status();
+}
+
+}  // namespace
+
+void add_node_command(CLI::App& app, Command& chosen) {
+  auto arguments = std::make_shared<NodeArguments>();
+  CLI::App* command = app.add_subcommand(
+      "node", "Serve this machine's devices: the daemon that runs what is submitted");
+  command->add_option("--name", arguments->name,
+                      "This node in placement, as NAME/cuda:0; default: the host's name");
+  command->add_option("--state", arguments->state,
+                      "Directory of runs, logs and the operators' socket; default: "
+                      "$PERCHERON_STATE, else " +
+                          default_state_directory());
+  command->add_option("--listen", arguments->listen,
+                      "Address and port for other nodes and operators; default: 127.0.0.1 and a "
+                      "free port, where --certs or --insecure is given");
+  command->add_option("--advertise", arguments->advertise,
+                      "The host by which others reach this node; default: that of --listen");
+  command->add_option("--join", arguments->join,
+                      "HOST:PORT of any node of the cluster; may be repeated");
+  arguments->access.add_options(command);
+  command->footer(
+      "SIGTERM ends it: runs write a checkpoint and go on when a node with the same state is "
+      "started again.");
+  command->callback([arguments, &chosen] { chosen = [arguments] { return run_node(*arguments); }; });
+}
+
+}  // namespace percheron

@@ -1,0 +1,148 @@
+// The processes that a node starts for a run. Not for people: the node gives each a socket.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "actors/node/linked_process.h"
+#include "actors/service/run_reporter.h"
+#include "actors/service/supervisor_process.h"
+#include "actors/service/worker_process.h"
+#include "base/log.h"
+#include "tools/commands.h"
+#include "tools/metrics_file.h"
+#include "tools/observer_list.h"
+#include "tools/printer.h"
+#include "tools/progress_line.h"
+#include "tools/run_files.h"
+#include "tools/run_report.h"
+#include "tools/stop_signals.h"
+
+namespace percheron {
+namespace {
+
+Result<std::unique_ptr<FrameChannel>> daemon_channel() {
+  FileDescriptor socket(LinkedProcess::kLinkDescriptor);
+  Result<std::unique_ptr<FrameChannel>> channel =
+      unix_channel(std::move(socket), "the daemon of this node");
+  if (channel.ok()) return channel;
+  return failed_precondition("this command is started by `percheron node` alone (" +
+                             channel.status().message() + ")");
+}
+
+Status run_worker_process() {
+  PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<FrameChannel> daemon, daemon_channel());
+  return run_worker(std::move(daemon), system_files(), system_clock());
+}
+
+/// Passes a run on to its daemon, beside another observer.
+class Forwarding final : public RunObserver {
+ public:
+  explicit Forwarding(RunReporter& reporter) : reporter_(reporter) {}
+  void on_step(const StepReport& report) override { reporter_.on_step(report); }
+  void on_evaluation(const EvaluationReport& report) override { reporter_.on_evaluation(report); }
+  void on_checkpoint(const CheckpointReport& report) override { reporter_.on_checkpoint(report); }
+  void on_state(const StateReport& report) override { reporter_.on_state(report); }
+
+ private:
+  RunReporter& reporter_;
+};
+
+Result<RunSummary> start_and_run(ServiceRun& run, RunReporter& reporter, FileSystem& files) {
+  ObserverList observers;
+  observers.add(std::make_unique<ProgressLine>(stdout, ProgressLine::Style::kPlain, system_clock()));
+  StartEvents start(observers);
+  PERCHERON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RunParts> parts,
+      run.start_workers(RunEnvironment{files, system_clock(), start, run.orders().stop_signals()}));
+  PERCHERON_RETURN_IF_ERROR(
+      add_run_files(files, run.setup()->config, start.texts(), observers));
+  observers.add(std::make_unique<Forwarding>(reporter));
+  reporter.set_state(proto::RunReport::RUNNING);
+  return run.run(
+      *parts, RunEnvironment{files, system_clock(), observers, run.orders().stop_signals()});
+}
+
+/// Measures the drafter of a run that is done, where its first target's device is of this node.
+Status report(ServiceRun& run, const RunSummary& summary, const std::string& node) {
+  Printer out(stdout);
+  if (run.placement().targets.front().node != node) {
+    out.print("no report: the first target's device is of another node; `percheron evaluate` "
+              "measures the drafter\n");
+    return out.status();
+  }
+  run.end_workers();
+  const Result<std::string> path =
+      report_run(run.setup(), summary, system_files(),
+                 [&out](const std::string& text) { out.write(text + "\n"); });
+  PERCHERON_RETURN_IF_ERROR(path.status());
+  if (!path->empty()) out.print("report:  {}\n", *path);
+  return out.status();
+}
+
+Status supervise(FrameLink& daemon, const proto::StartSupervisor& order, RunReporter& reporter) {
+  PERCHERON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<ServiceRun> run,
+      ServiceRun::make(daemon, order, system_files(), system_clock()));
+  reporter.set_workers([&run] { return run->workers(); });
+  const Result<RunSummary> summary = start_and_run(*run, reporter, system_files());
+  reporter.set_workers(nullptr);
+  if (!summary.ok()) {
+    run->orders().on_end("has ended: " + summary.status().message(), 0);
+    return summary.status();
+  }
+  if (!summary->stopped_early) {
+    const Status reported = report(*run, *summary, order.node());
+    if (!reported.ok()) log_error("no report: {}", reported.message());
+    reporter.set_state(proto::RunReport::DONE, "drafter: " + (summary->best_checkpoint.empty()
+                                                                  ? summary->latest_checkpoint
+                                                                  : summary->best_checkpoint));
+  } else if (run->orders().releases_devices()) {
+    reporter.set_state(proto::RunReport::PAUSED, "its devices are given back");
+  } else {
+    reporter.set_state(proto::RunReport::STOPPED, "after a checkpoint");
+  }
+  run->orders().on_end(run->orders().releases_devices() ? "is paused; its devices are given back"
+                                                         : "is stopped",
+                       summary->steps);
+  daemon.flush();
+  return ok_status();
+}
+
+Status run_supervisor_process() {
+  PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<FrameChannel> channel, daemon_channel());
+  FrameLink daemon(std::move(channel), system_clock());
+  PERCHERON_ASSIGN_OR_RETURN(const ReceivedFrame first, daemon.receive());
+  const proto::StartSupervisor& order = first.frame.start_supervisor();
+  RunReporter reporter(system_clock(), [&](const proto::RunReport& report) {
+    proto::Frame frame;
+    frame.mutable_to()->set_node(order.node());
+    frame.mutable_to()->set_kind(proto::Endpoint::DAEMON);
+    *frame.mutable_report() = report;
+    daemon.send(std::move(frame));
+  });
+  const Status status = supervise(daemon, order, reporter);
+  if (status.ok()) return status;
+  // Whoever went away may come back: the daemon starts this again. Everything else is final.
+  const bool again = status.code() == StatusCode::kUnavailable;
+  reporter.set_state(again ? proto::RunReport::RECOVERING : proto::RunReport::FAILED,
+                     status.message());
+  daemon.flush();
+  return status;
+}
+
+}  // namespace
+
+void add_process_commands(CLI::App& app, Command& chosen) {
+  const auto add = [&](const char* name, const char* description, Status (*work)()) {
+    // Without a group it is not listed. What it works for is for those who look at processes.
+    CLI::App* command = app.add_subcommand(name, description)->group("");
+    command->add_option("of", "Run and device");
+    command->callback([&chosen, work] { chosen = work; });
+  };
+  add("worker", "The process of one device of a run", run_worker_process);
+  add("supervisor", "The process that decides for a run", run_supervisor_process);
+}
+
+}  // namespace percheron

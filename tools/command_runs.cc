@@ -1,0 +1,221 @@
+// What operators say to a node about runs.
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "actors/node/run_book.h"
+#include "base/clock.h"
+#include "base/file_system.h"
+#include "tools/cluster_access.h"
+#include "tools/commands.h"
+#include "tools/node_client.h"
+#include "tools/printer.h"
+#include "tools/run_config.h"
+#include "tools/run_table.h"
+
+namespace percheron {
+namespace {
+
+constexpr auto kFollowInterval = std::chrono::milliseconds(500);
+
+struct RunArguments {
+  std::string state = default_state_directory();
+  std::string node;  // its address; empty = this machine's
+  ClusterAccess access;
+  std::string run;
+  std::string config, name, device;
+  std::vector<std::string> overrides;
+  bool json = false, follow = false, now = false, release_devices = false;
+};
+using ArgumentsPtr = std::shared_ptr<RunArguments>;
+
+std::string absolute(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::path full = std::filesystem::absolute(path, ignored);
+  return path.empty() || full.empty() ? path : full.lexically_normal().string();
+}
+
+/// A node has another working directory.
+void make_paths_absolute(proto::Run& run) {
+  const auto mend = [](std::string* path) { *path = absolute(*path); };
+  mend(run.mutable_target()->mutable_path());
+  mend(run.mutable_output()->mutable_directory());
+  for (auto* list : {run.mutable_data()->mutable_train(), run.mutable_data()->mutable_held_out(),
+                     run.mutable_features()->mutable_from()}) {
+    for (std::string& path : *list) mend(&path);
+  }
+  if (run.drafter().has_config()) mend(run.mutable_drafter()->mutable_config());
+  if (run.drafter().has_init_from()) mend(run.mutable_drafter()->mutable_init_from());
+  if (run.features().has_cache_directory()) {
+    mend(run.mutable_features()->mutable_cache_directory());
+  }
+}
+
+Result<NodeClient> connect(const RunArguments& arguments) {
+  if (arguments.node.empty()) return NodeClient::connect(arguments.state);
+  if (!arguments.access.given()) {
+    return invalid_argument("--node needs --certs DIR, or --insecure with --secret");
+  }
+  PERCHERON_ASSIGN_OR_RETURN(const NodeAddress address, NodeAddress::parse(arguments.node));
+  PERCHERON_ASSIGN_OR_RETURN(
+      const Credentials credentials,
+      arguments.access.credentials(system_files(), system_clock(),
+                                   arguments.access.certificate.empty()
+                                       ? std::string("operator")
+                                       : arguments.access.certificate));
+  return NodeClient::connect(address, credentials);
+}
+
+Status submit(const RunArguments& arguments) {
+  PERCHERON_ASSIGN_OR_RETURN(
+      proto::Run run, read_run_config(system_files(), arguments.config, arguments.overrides));
+  make_paths_absolute(run);
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  proto::ControlRequest request;
+  *request.mutable_submit()->mutable_config() = run;
+  request.mutable_submit()->set_name(arguments.name);
+  PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
+  Printer out(stdout);
+  if (arguments.json) {
+    out.print("{}\n", nlohmann::ordered_json{{"run", reply.run()}}.dump());
+  } else {
+    out.print("submitted as {0}; `percheron status {0}` and `percheron logs -f {0}` show it\n",
+              reply.run());
+  }
+  return out.status();
+}
+
+Status status(const RunArguments& arguments) {
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  proto::ControlRequest request;
+  request.mutable_list()->set_run(arguments.run);
+  PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
+  Printer out(stdout);
+  out.write(arguments.json ? runs_json(reply).dump(2) + "\n" : run_table(reply));
+  return out.status();
+}
+
+Status order(const RunArguments& arguments, proto::RunOrder::Kind kind) {
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  proto::ControlRequest request;
+  request.mutable_order()->set_run(arguments.run);
+  request.mutable_order()->mutable_order()->set_kind(kind);
+  request.mutable_order()->mutable_order()->set_release_devices(arguments.release_devices);
+  PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
+  Printer out(stdout);
+  if (arguments.json) {
+    const nlohmann::ordered_json json{
+        {"run", arguments.run}, {"step", reply.step()}, {"text", reply.text()}};
+    out.print("{}\n", json.dump());
+  } else {
+    out.print("run {} {} (step {})\n", arguments.run, reply.text(), reply.step());
+  }
+  return out.status();
+}
+
+Result<bool> run_is_going(NodeClient& node, const std::string& run) {
+  proto::ControlRequest request;
+  request.mutable_list()->set_run(run);
+  PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
+  return !run_is_over(reply.runs(0).report().state());
+}
+
+Status logs(const RunArguments& arguments) {
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  Printer out(stdout);
+  uint64_t offset = 0;
+  bool last = !arguments.follow;
+  while (true) {
+    proto::ControlRequest request;
+    request.mutable_log()->set_run(arguments.run);
+    request.mutable_log()->set_device(arguments.device);
+    request.mutable_log()->set_offset(offset);
+    PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
+    out.write(reply.log());
+    std::fflush(stdout);
+    PERCHERON_RETURN_IF_ERROR(out.status());
+    offset = reply.log_end();
+    if (!reply.log().empty()) continue;
+    if (last) return ok_status();
+    // What was written before the end is read once more after it.
+    PERCHERON_ASSIGN_OR_RETURN(const bool going, run_is_going(node, arguments.run));
+    last = !going;
+    if (going) std::this_thread::sleep_for(kFollowInterval);
+  }
+}
+
+CLI::App* add_command(CLI::App& app, Command& chosen, const char* name, const char* description,
+                      const ArgumentsPtr& arguments, Status (*work)(const RunArguments&)) {
+  CLI::App* command = app.add_subcommand(name, description);
+  command->add_option("--state", arguments->state,
+                      "The node's state directory; default: $PERCHERON_STATE, else " +
+                          default_state_directory());
+  command->add_option("--node", arguments->node,
+                      "HOST:PORT of any node of the cluster, in place of this machine's");
+  arguments->access.add_options(command);
+  command->callback([arguments, work, &chosen] {
+    chosen = [arguments, work] { return work(*arguments); };
+  });
+  return command;
+}
+
+void add_json(CLI::App* command, const ArgumentsPtr& arguments) {
+  command->add_flag("--json", arguments->json, "Print JSON");
+}
+
+}  // namespace
+
+void add_run_commands(CLI::App& app, Command& chosen) {
+  const auto arguments = std::make_shared<RunArguments>();
+  CLI::App* command = add_command(app, chosen, "submit", "Give a run to a node", arguments, submit);
+  command->add_option("-c,--config", arguments->config, "The run's configuration in YAML")
+      ->required();
+  command->add_option("--name", arguments->name,
+                      "The run's name; default: the last part of output.directory");
+  command->add_option("overrides", arguments->overrides,
+                      "Settings that replace the file's: section.key=value ...");
+  add_json(command, arguments);
+
+  command = add_command(app, chosen, "status", "Show the runs of a node", arguments, status);
+  command->add_option("run", arguments->run, "Only this run");
+  add_json(command, arguments);
+
+  command = add_command(app, chosen, "pause", "Stop a run after its step, to go on later", arguments,
+                        [](const RunArguments& a) { return order(a, proto::RunOrder::PAUSE); });
+  command->add_option("run", arguments->run, "The run")->required();
+  command->add_flag("--release-devices", arguments->release_devices,
+                    "Write a checkpoint and give the devices to others meanwhile");
+  add_json(command, arguments);
+
+  command = add_command(app, chosen, "resume", "Let a paused, stopped or failed run go on",
+                        arguments,
+                        [](const RunArguments& a) { return order(a, proto::RunOrder::RESUME); });
+  command->add_option("run", arguments->run, "The run")->required();
+  add_json(command, arguments);
+
+  command = add_command(app, chosen, "snapshot", "Write a checkpoint after a run's step", arguments,
+                        [](const RunArguments& a) { return order(a, proto::RunOrder::SNAPSHOT); });
+  command->add_option("run", arguments->run, "The run")->required();
+  add_json(command, arguments);
+
+  command = add_command(app, chosen, "stop", "End a run, after a checkpoint", arguments,
+                        [](const RunArguments& a) {
+                          return order(a, a.now ? proto::RunOrder::STOP_NOW : proto::RunOrder::STOP);
+                        });
+  command->add_option("run", arguments->run, "The run")->required();
+  command->add_flag("--now", arguments->now, "At once: the steps since the last checkpoint are lost");
+  add_json(command, arguments);
+
+  command = add_command(app, chosen, "logs", "Print what a run has said", arguments, logs);
+  command->add_option("run", arguments->run, "The run")->required();
+  command->add_option("--device", arguments->device,
+                      "Of the process of this device, as NODE/cpu:0, not of the run's supervisor");
+  command->add_flag("-f,--follow", arguments->follow, "Go on until the run ends");
+}
+
+}  // namespace percheron
