@@ -56,9 +56,11 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
   }
   for (unsigned i = 0; i < 2; ++i) {
     for (unsigned j = 0; j < 2; ++j) {
-      float sum = d[i * 2 + j];
+      // The sixteen products first, as on a GPU: sums that depend on how operands are cut into
+      // sixteens show it here too.
+      float sum = 0;
       for (unsigned k = 0; k < 16; ++k) sum += rows[i][k] * columns[j][k];
-      d[i * 2 + j] = sum;
+      d[i * 2 + j] += sum;
     }
   }
 }
