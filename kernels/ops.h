@@ -13,6 +13,9 @@ constexpr int64_t kHeadDimMax = 256;
 /// The most query heads of attention() that may share a key head.
 constexpr int64_t kHeadsPerKeyHeadMax = 256;
 
+/// The end that makes a second interval of attention() say no more than an origin.
+constexpr int32_t kOriginOnly = -1;
+
 /// Whether a result replaces what is there or is added to it.
 enum class Write { kOverwrite, kAdd };
 
@@ -132,9 +135,11 @@ class Ops {
                                TensorView dgate_up) const = 0;
   /// softmax(scale q k^T + mask) v with one mask for everything: query row n sees the keys of two
   /// half-open intervals, intervals[n] = {b0, e0, b1, e1}, I32 [N, 4]; empty when b >= e; the two
-  /// are disjoint. A row that sees nothing gives zeros. Tiles that no row sees are skipped. q, out:
-  /// [N, heads, D], D even and at most kHeadDimMax; k, v: [S, kv_heads, D] of one dtype; query head
-  /// h uses key head h / (heads / kv_heads), which at most kHeadsPerKeyHeadMax share.
+  /// are disjoint. A row that sees nothing gives zeros. Tiles that no row sees are skipped. An
+  /// empty second interval {o, kOriginOnly}, o <= b0, changes no result but its rounding: devices
+  /// may count the row's tiles of keys from o, so that rows of a sliding window share tiles. q,
+  /// out: [N, heads, D], D even and at most kHeadDimMax; k, v: [S, kv_heads, D] of one dtype; query
+  /// head h uses key head h / (heads / kv_heads), which at most kHeadsPerKeyHeadMax share.
   /// log_sum_exp: [N, heads] f32 (natural logarithm of the scaled scores' sum), or absent.
   /// Source: Dao et al. 2022.
   virtual void attention(Context& context, ConstTensorView q, ConstTensorView k, ConstTensorView v,

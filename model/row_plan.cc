@@ -88,8 +88,9 @@ Result<RowPlan> plan_rows(const PackedSequences& rows, int64_t vocab_size, const
         const int64_t oldest = window == 0 ? 0 : std::max<int64_t>(0, position - window + 1);
         intervals.push_back(static_cast<int32_t>(base + oldest));
         intervals.push_back(static_cast<int32_t>(base + position + 1));
-        intervals.push_back(0);
-        intervals.push_back(0);
+        // Windows begin all over; their tiles of keys are counted from the sequence's first key.
+        intervals.push_back(window == 0 ? 0 : static_cast<int32_t>(base));
+        intervals.push_back(window == 0 ? 0 : kOriginOnly);
       }
     }
   }

@@ -1,75 +1,8 @@
-#include <array>
-
+#include "tests/kernels/attention_reference.h"
 #include "tests/kernels/kernel_test.h"
 
 namespace percheron::kernel_test {
 namespace {
-
-using Interval = std::array<int64_t, 4>;
-
-/// What a mask looks like: how many keys there are and what each row sees.
-struct Mask {
-  std::string name;
-  int64_t keys;
-  std::vector<Interval> rows;
-};
-
-/// Causal attention over packed documents.
-Mask causal(const std::vector<int64_t>& lengths) {
-  Mask mask{"causal", 0, {}};
-  for (const int64_t length : lengths) {
-    for (int64_t i = 0; i < length; ++i) {
-      mask.rows.push_back({mask.keys, mask.keys + i + 1, 0, 0});
-    }
-    mask.keys += length;
-  }
-  return mask;
-}
-
-/// DFlash: blocks that see their document's context before the anchor, and themselves.
-Mask blocks(int64_t context, int64_t block, const std::vector<int64_t>& anchors) {
-  Mask mask{"blocks", context, {}};
-  for (const int64_t anchor : anchors) {
-    for (int64_t i = 0; i < block; ++i) {
-      mask.rows.push_back({0, anchor, mask.keys, mask.keys + block});
-    }
-    mask.keys += block;
-  }
-  return mask;
-}
-
-/// EAGLE-3, step `steps`: causal, and the row's own keys of the steps before, side by side.
-Mask diagonal(int64_t length, int64_t steps) {
-  Mask mask{"diagonal", length + length * steps, {}};
-  for (int64_t i = 0; i < length; ++i) {
-    mask.rows.push_back({0, i + 1, length + i * steps, length + (i + 1) * steps});
-  }
-  return mask;
-}
-
-/// Sliding windows: every row's interval begins elsewhere.
-Mask sliding(int64_t length, int64_t window) {
-  Mask mask{"sliding", length, {}};
-  for (int64_t i = 0; i < length; ++i) {
-    mask.rows.push_back({std::max<int64_t>(0, i + 1 - window), i + 1, 0, 0});
-  }
-  return mask;
-}
-
-/// Decoding: few rows, each with its own slot of a cache; every third sees nothing.
-Mask slots(int64_t rows, int64_t length) {
-  Mask mask{"slots", rows * length, {}};
-  for (int64_t i = 0; i < rows; ++i) {
-    const int64_t seen = i % 3 == 2 ? 0 : (i * 37) % length + 1;
-    mask.rows.push_back({i * length, i * length + seen, 5, 5});
-  }
-  return mask;
-}
-
-struct Case {
-  Mask mask;
-  int64_t heads, kv_heads, head_dim;
-};
 
 std::vector<Case> cases() {
   return {
@@ -83,63 +16,13 @@ std::vector<Case> cases() {
       {blocks(131, 16, {1, 20, 64, 65, 131}), 3, 1, 64},
       {diagonal(75, 1), 3, 1, 64},
       {diagonal(140, 6), 4, 2, 32},
-      {sliding(170, 48), 4, 2, 64},
+      {sliding({170}, 48), 4, 2, 64},
+      {sliding({70, 150}, 30, Origin::kNamed), 4, 1, 96},
+      {sliding({20, 300}, 70, Origin::kNamed), 2, 2, 128},
+      {diagonal(50, 6, 2), 8, 1, 64},
       {blocks(70, 5, {0, 64, 66}), 4, 2, 128},
       {slots(9, 300), 9, 3, 64},
   };
-}
-
-struct Reference {
-  std::vector<double> out, log_sum_exp, dq, dk, dv;
-};
-
-/// Softmax attention and its gradients, in double.
-Reference attention_reference(const Case& c, double scale, const std::vector<double>& q,
-                              const std::vector<double>& k, const std::vector<double>& v,
-                              const std::vector<double>& dout) {
-  const size_t d = c.head_dim, heads = c.heads, kv_heads = c.kv_heads, group = heads / kv_heads;
-  Reference r{std::vector<double>(q.size()),
-              {},
-              std::vector<double>(q.size()),
-              std::vector<double>(k.size()),
-              std::vector<double>(k.size())};
-  for (size_t row = 0; row < c.mask.rows.size(); ++row) {
-    std::vector<size_t> keys;
-    for (int part = 0; part < 2; ++part) {
-      const auto [begin, end] =
-          std::pair{c.mask.rows[row][2 * part], c.mask.rows[row][2 * part + 1]};
-      for (int64_t key = begin; key < end; ++key) keys.push_back(static_cast<size_t>(key));
-    }
-    for (size_t h = 0; h < heads; ++h) {
-      const size_t qo = (row * heads + h) * d;
-      const auto key_offset = [&](size_t key) { return (key * kv_heads + h / group) * d; };
-      std::vector<double> p(keys.size()), dp(keys.size());
-      double largest = -INFINITY, sum = 0, delta = 0;
-      for (size_t j = 0; j < keys.size(); ++j) {
-        for (size_t i = 0; i < d; ++i) p[j] += scale * q[qo + i] * k[key_offset(keys[j]) + i];
-        largest = std::max(largest, p[j]);
-      }
-      for (double& x : p) sum += x = std::exp(x - largest);
-      r.log_sum_exp.push_back(keys.empty() ? -INFINITY : largest + std::log(sum));
-      for (size_t j = 0; j < keys.size(); ++j) {
-        p[j] /= sum;
-        for (size_t i = 0; i < d; ++i) {
-          r.out[qo + i] += p[j] * v[key_offset(keys[j]) + i];
-          dp[j] += dout[qo + i] * v[key_offset(keys[j]) + i];
-        }
-        delta += p[j] * dp[j];
-      }
-      for (size_t j = 0; j < keys.size(); ++j) {
-        const double ds = p[j] * (dp[j] - delta) * scale;
-        for (size_t i = 0; i < d; ++i) {
-          r.dq[qo + i] += ds * k[key_offset(keys[j]) + i];
-          r.dk[key_offset(keys[j]) + i] += ds * q[qo + i];
-          r.dv[key_offset(keys[j]) + i] += p[j] * dout[qo + i];
-        }
-      }
-    }
-  }
-  return r;
 }
 
 class Attention : public KernelTest, public testing::WithParamInterface<DType> {
@@ -176,11 +59,7 @@ class Attention : public KernelTest, public testing::WithParamInterface<DType> {
 
   /// Keys that no row sees become NaN: whoever reads them is found.
   void poison_unseen(const Case& c, const Operands& o) {
-    std::vector<bool> seen(static_cast<size_t>(c.mask.keys));
-    for (const Interval& row : c.mask.rows) {
-      for (int64_t key = row[0]; key < row[1]; ++key) seen[static_cast<size_t>(key)] = true;
-      for (int64_t key = row[2]; key < row[3]; ++key) seen[static_cast<size_t>(key)] = true;
-    }
+    const std::vector<bool> seen = seen_keys(c.mask);
     for (int64_t key = 0; key < c.mask.keys; ++key) {
       if (seen[static_cast<size_t>(key)]) continue;
       const TensorView row = o.fused_kv.view().rows(key, key + 1);
@@ -287,23 +166,45 @@ TEST_P(Attention, ADocumentsBitsDoNotDependOnItsNeighbours) {
   const Tensor dout = random(dtype(), {before + length, heads, d});
   const Tensor kv = random(dtype(), {before + length, 2 * kv_heads * d});
   const auto last = [&](const Tensor& x) { return x.view().rows(before, before + length); };
-  const auto alone = run(causal({length}), last(q), last(kv), last(dout));
-  const auto packed = run(causal({before, length}), q, kv, dout);
-  EXPECT_TRUE(alone == packed);
+  const auto expect_same = [&](const Mask& own, const Mask& packed) {
+    EXPECT_TRUE(run(own, last(q), last(kv), last(dout)) == run(packed, q, kv, dout)) << own.name;
+  };
+  expect_same(causal({length}), causal({before, length}));
+  expect_same(sliding({length}, 21), sliding({before, length}, 21));
+  for (const int64_t window : {21, 70}) {
+    expect_same(sliding({length}, window, Origin::kNamed),
+                sliding({before, length}, window, Origin::kNamed));
+  }
 }
 
 // So that verifying drafts gives the tokens that decoding one at a time gives.
 TEST_P(Attention, ADecodedRowsBitsDoNotDependOnHowManyAreDecodedTogether) {
-  const int64_t d = 40, together = 16;
-  for (const auto& [heads, kv_heads, cached] :
-       {std::tuple{6, 2, 150}, {4, 4, 7}, {11, 1, 63}, {9, 3, 0}}) {
-    SCOPED_TRACE(std::to_string(heads) + " heads, " + std::to_string(cached) + " cached");
+  struct Decoding {
+    int64_t heads, kv_heads, cached, d, window;
+  };
+  const int64_t together = 16, full = 1000;
+  for (const auto& [heads, kv_heads, cached, d, window] : std::vector<Decoding>{
+           {6, 2, 150, 40, full},
+           {4, 4, 7, 40, full},
+           {11, 1, 63, 40, full},
+           {9, 3, 0, 40, full},
+           {8, 2, 70, 64, full},
+           {6, 2, 75, 64, 13},
+           {8, 1, 5, 128, 70},
+       }) {
+    SCOPED_TRACE(std::to_string(heads) + " heads, " + std::to_string(cached) + " cached, window " +
+                 std::to_string(window));
     const Tensor q = random(dtype(), {together, heads, d});
     const Tensor k = random(dtype(), {cached + together, kv_heads, d});
     const Tensor v = random(dtype(), {cached + together, kv_heads, d});
-    const auto decode = [&, cached = cached, heads = heads](int64_t begin, int64_t end) {
+    const auto decode = [&, cached = cached, heads = heads, d = d, window = window](int64_t begin,
+                                                                                    int64_t end) {
       Mask mask{"", cached + together, {}};
-      for (int64_t i = begin; i < end; ++i) mask.rows.push_back({0, cached + i + 1, 0, 0});
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t seen = cached + i + 1;
+        mask.rows.push_back({std::max<int64_t>(0, seen - window), seen, 0,
+                             window == full ? 0 : int64_t{kOriginOnly}});
+      }
       const Tensor out = poisoned(dtype(), {end - begin, heads, d});
       ops().attention(context_, q.view().rows(begin, end), k, v, intervals(mask), 0.2f, out, {});
       return bits(out);
