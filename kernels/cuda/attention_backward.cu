@@ -155,6 +155,7 @@ void put_kernels(Queue& queue, const AttentionBackward& a) {
 void attention_backward(Queue& queue, const AttentionBackward& a) {
   const int64_t threads = a.q.rows * a.q.heads * kWarpThreads;
   launch(queue, delta_kernel, {(threads + kReduceThreads - 1) / kReduceThreads}, kReduceThreads, a);
+  if (suits_tensor_cores(a)) return attention_bf16_backward(queue, a);
   switch (chunks_of(a.q.columns)) {
     case 1: return put_kernels<1>(queue, a);
     case 2: return put_kernels<2>(queue, a);

@@ -123,6 +123,7 @@ void CudaOps::attention_backward(Context& context, ConstTensorView dout, ConstTe
   if (q.elements() == 0) return;
   const Arena::Scope scope(context.arena);
   const TensorView delta = context.arena.take(DType::kF32, {q.dim(0), q.dim(1)});
+  const TensorView row_tiles = context.arena.take(DType::kI32, {q.dim(0) + 1, kRowTileInts});
   cuda::attention_backward(queue_of(context), {.dout = activations_of(dout),
                                                .q = activations_of(q),
                                                .k = activations_of(k),
@@ -134,7 +135,8 @@ void CudaOps::attention_backward(Context& context, ConstTensorView dout, ConstTe
                                                .dq = activations_of(dq),
                                                .dk = rows_of(dk),
                                                .dv = rows_of(dv),
-                                               .delta = delta.as<float>()});
+                                               .delta = delta.as<float>(),
+                                               .row_tiles = row_tiles.as<int32_t>()});
 }
 
 void CudaOps::cross_entropy(Context& context, TensorView logits, ConstTensorView labels,

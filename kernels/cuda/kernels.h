@@ -57,20 +57,30 @@ struct Attention {
 void attention(Queue& queue, const Attention& a);
 
 // attention_bf16.cu
-/// bf16 heads of 64, 96 or 128 whose rows are aligned to 16 bytes.
+/// bf16 heads of 64, 96 or 128 whose rows are aligned to 16 bytes, at most 64 to a key head.
 bool suits_tensor_cores(const Attention& a);
 void attention_bf16(Queue& queue, const Attention& a);
 
 // attention_backward.cu
+/// Scratch of the tensor-core path for each row and one more, in int32s.
+constexpr int64_t kRowTileInts = 6;
 struct AttentionBackward {
   ConstRows dout, q, k, v, out;
   const float* log_sum_exp;
   const int32_t* intervals;
   float scale;
   Rows dq, dk, dv;
-  float* delta;  // [rows, heads] scratch
+  float* delta;        // [rows, heads] scratch
+  int32_t* row_tiles;  // [rows + 1, kRowTileInts] scratch
 };
+/// On tensor cores where suits_tensor_cores(), else in f32 for any shape and types.
 void attention_backward(Queue& queue, const AttentionBackward& a);
+
+// attention_bf16_backward.cu
+/// As for Attention, dout's heads too.
+bool suits_tensor_cores(const AttentionBackward& a);
+/// From a.delta, the sums of dout * out over each head.
+void attention_bf16_backward(Queue& queue, const AttentionBackward& a);
 
 // losses.cu
 struct CrossEntropy {
