@@ -133,8 +133,17 @@ class Device {
   }
 };
 
+/// Whose kernel runs Ops::causal_attention() on a device that has two; others have one of their
+/// own.
+enum class AttentionKernel {
+  kOwn,     // Percheron's: a document's bits do not depend on its neighbours
+  kCudnn,   // cuDNN's, where it takes the shapes
+  kFaster,  // the faster one, as measured once per class of shapes: may differ from run to run
+};
+
 struct DeviceOptions {
   int threads = 0;  // 0 = all cores
+  AttentionKernel causal_attention = AttentionKernel::kOwn;
 };
 
 /// Opens a device. kNotFound names the devices that there are when `id` is not one of them.

@@ -48,6 +48,13 @@ enum class TeacherLoss {
 
 enum class Gradient { kNone, kInPlace };
 
+/// Documents that follow one another in packed rows: document d is rows [offsets[d], offsets[d +
+/// 1]).
+struct PackedDocuments {
+  ConstTensorView offsets;  // I32 [D + 1], rising from 0 to the rows; a document may be empty
+  int64_t longest;          // rows of the longest
+};
+
 struct AdamWSettings {
   float learning_rate, beta1, beta2, epsilon, weight_decay;
   int64_t step;  // counted from 1
@@ -145,6 +152,15 @@ class Ops {
   virtual void attention(Context& context, ConstTensorView q, ConstTensorView k, ConstTensorView v,
                          ConstTensorView intervals, float scale, TensorView out,
                          TensorView log_sum_exp) const = 0;
+  /// attention() where q, k, v and out are the same N rows and each row sees its own document up to
+  /// itself, which `intervals` must say too. Devices that have another kernel for this may use it,
+  /// as their DeviceOptions say; then results agree within the dtype's bounds.
+  virtual void causal_attention(Context& context, ConstTensorView q, ConstTensorView k,
+                                ConstTensorView v, const PackedDocuments& documents,
+                                ConstTensorView intervals, float scale, TensorView out) const {
+    (void)documents;
+    attention(context, q, k, v, intervals, scale, out, {});
+  }
   /// The gradients of attention() from its inputs and outputs. dq [N, heads, D] is overwritten; dk
   /// and dv [S, kv_heads, D] f32 are added to: several calls may share keys. q, out and dout
   /// [N, heads, D] have one dtype, log_sum_exp is attention()'s.

@@ -114,6 +114,23 @@ void CudaOps::attention(Context& context, ConstTensorView q, ConstTensorView k, 
                                       .log_sum_exp = vector_or_null<float>(log_sum_exp)});
 }
 
+void CudaOps::causal_attention(Context& context, ConstTensorView q, ConstTensorView k,
+                               ConstTensorView v, const PackedDocuments& documents,
+                               ConstTensorView intervals, float scale, TensorView out) const {
+  check_attention_shapes(q, k, v, intervals);
+  check_same_shape(q, out);
+  PERCHERON_CHECK(q.dim(0) == k.dim(0) && documents.offsets.elements() > 0, describe(k));
+  causal_attention_->run(context,
+                         {.q = activations_of(q),
+                          .k = activations_of(k),
+                          .v = activations_of(v),
+                          .intervals = vector_of<int32_t>(intervals),
+                          .scale = scale,
+                          .out = activations_of(out),
+                          .log_sum_exp = nullptr},
+                         documents);
+}
+
 void CudaOps::attention_backward(Context& context, ConstTensorView dout, ConstTensorView q,
                                  ConstTensorView k, ConstTensorView v, ConstTensorView out,
                                  ConstTensorView log_sum_exp, ConstTensorView intervals,

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "kernels/cuda/causal_attention.h"
 #include "kernels/cuda/products.h"
 #include "kernels/ops.h"
 
@@ -11,7 +12,9 @@ namespace percheron::cuda {
 /// the context's stream, which is a KernelStream.
 class CudaOps final : public Ops {
  public:
-  explicit CudaOps(std::unique_ptr<MatrixProducts> products) : products_(std::move(products)) {}
+  CudaOps(std::unique_ptr<MatrixProducts> products, CausalAttention::Parts causal_attention)
+      : products_(std::move(products)),
+        causal_attention_(std::make_unique<CausalAttention>(std::move(causal_attention))) {}
 
   void copy(Context& context, ConstTensorView source, TensorView destination) const override;
   void fill_zero(Context& context, TensorView x) const override;
@@ -47,6 +50,9 @@ class CudaOps final : public Ops {
   void attention(Context& context, ConstTensorView q, ConstTensorView k, ConstTensorView v,
                  ConstTensorView intervals, float scale, TensorView out,
                  TensorView log_sum_exp) const override;
+  void causal_attention(Context& context, ConstTensorView q, ConstTensorView k, ConstTensorView v,
+                        const PackedDocuments& documents, ConstTensorView intervals, float scale,
+                        TensorView out) const override;
   void attention_backward(Context& context, ConstTensorView dout, ConstTensorView q,
                           ConstTensorView k, ConstTensorView v, ConstTensorView out,
                           ConstTensorView log_sum_exp, ConstTensorView intervals, float scale,
@@ -74,6 +80,7 @@ class CudaOps final : public Ops {
   ConstTensorView as_dtype(Context& context, ConstTensorView x, DType dtype) const;
 
   std::unique_ptr<MatrixProducts> products_;
+  std::unique_ptr<CausalAttention> causal_attention_;
 };
 
 }  // namespace percheron::cuda

@@ -3,14 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <string>
 #include <thread>
 
+#include "base/log.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/emulator/machine.h"
+#include "kernels/cuda/host_attention.h"
 #include "kernels/cuda/host_products.h"
 #include "kernels/cuda/kernel_stream.h"
 
@@ -65,11 +68,30 @@ Result<Schedule> schedule() {
                           "'; there are forward, reverse, shuffled and round_robin");
 }
 
+/// The emulator has no queue: work is done when it has been put.
+class EmulatedTimer final : public cuda::QueueTimer {
+ public:
+  Result<double> time_ms(cuda::Queue&, const std::function<Status()>& work) override {
+    const auto begin = std::chrono::steady_clock::now();
+    PERCHERON_RETURN_IF_ERROR(work());
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+        .count();
+  }
+};
+
+cuda::CausalAttention::Parts causal_attention(DeviceId id, AttentionKernel wanted) {
+  const auto open = []() -> Result<std::unique_ptr<cuda::AttentionLibrary>> {
+    return std::unique_ptr<cuda::AttentionLibrary>(std::make_unique<cuda::HostAttention>());
+  };
+  const auto tell = [id](const std::string& line) { log_info("{}: {}", to_string(id), line); };
+  return {wanted, open, std::make_unique<EmulatedTimer>(), tell};
+}
+
 class EmulatedDevice final : public Device {
  public:
-  EmulatedDevice(DeviceId id, int threads, Schedule schedule)
+  EmulatedDevice(DeviceId id, int threads, Schedule schedule, AttentionKernel attention)
       : machine_({.workers = threads, .schedule = schedule}),
-        ops_(std::make_unique<cuda::HostProducts>()) {
+        ops_(std::make_unique<cuda::HostProducts>(), causal_attention(id, attention)) {
     info_.id = id;
     info_.description = "CUDA kernels emulated on the processor";
     info_.threads = threads;
@@ -109,7 +131,8 @@ Result<std::unique_ptr<Device>> make_emulated_device(DeviceId id, const DeviceOp
   PERCHERON_ASSIGN_OR_RETURN(const Schedule order, schedule());
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
-  return std::unique_ptr<Device>(std::make_unique<EmulatedDevice>(id, threads, order));
+  return std::unique_ptr<Device>(
+      std::make_unique<EmulatedDevice>(id, threads, order, options.causal_attention));
 }
 
 }  // namespace percheron

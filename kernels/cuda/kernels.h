@@ -61,6 +61,18 @@ void attention(Queue& queue, const Attention& a);
 bool suits_tensor_cores(const Attention& a);
 void attention_bf16(Queue& queue, const Attention& a);
 
+// packed_documents.cu
+/// The places of documents as libraries take them: offsets[i][d] = strides[i] * documents[d] and
+/// lengths[d], for d < places; those past the last document begin where it ends and are empty.
+struct PackedOffsets {
+  const int32_t* documents;  // [count + 1]
+  int64_t count, places;
+  int64_t strides[4];
+  int32_t* offsets[4];  // [places]
+  int32_t* lengths;     // [places]
+};
+void packed_offsets(Queue& queue, const PackedOffsets& a);
+
 // attention_backward.cu
 /// Scratch of the tensor-core path for each row and one more, in int32s.
 constexpr int64_t kRowTileInts = 6;

@@ -10,7 +10,7 @@
 namespace percheron::cuda {
 
 /// To be raised whenever Device, Ops or a class that they take or return changes.
-constexpr int kPluginAbi = 1;
+constexpr int kPluginAbi = 2;
 
 /// Returns kPluginAbi of the plug-in's sources.
 using PluginAbi = int();

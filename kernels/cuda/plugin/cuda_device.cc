@@ -1,13 +1,18 @@
 #include "kernels/cuda/plugin/cuda_device.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
 
+#include "base/log.h"
+#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernel_stream.h"
 #include "kernels/cuda/plugin/cublas_products.h"
 #include "kernels/cuda/plugin/cuda_status.h"
+#include "kernels/cuda/plugin/event_timer.h"
 
 namespace percheron::cuda {
 namespace {
@@ -41,8 +46,9 @@ class CudaStream final : public KernelStream {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(DeviceInfo info, std::unique_ptr<MatrixProducts> products)
-      : info_(std::move(info)), ops_(std::move(products)) {}
+  CudaDevice(DeviceInfo info, std::unique_ptr<MatrixProducts> products,
+             CausalAttention::Parts causal_attention)
+      : info_(std::move(info)), ops_(std::move(products), std::move(causal_attention)) {}
 
   const DeviceInfo& info() const override { return info_; }
   const Ops& ops() const override { return ops_; }
@@ -119,6 +125,22 @@ Status check_exists(DeviceId id) {
   return not_found("there is no device " + to_string(id) + ": " + why);
 }
 
+/// libpercheron_cudnn.so beside the library that this code is in.
+std::string attention_library_path() {
+  Dl_info info{};
+  const auto here = reinterpret_cast<void*>(&attention_library_path);
+  const std::string path =
+      dladdr(here, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+  return path.substr(0, path.rfind('/') + 1) + "libpercheron_cudnn.so";
+}
+
+CausalAttention::Parts causal_attention(DeviceId id, AttentionKernel wanted) {
+  return {.wanted = wanted,
+          .open_library = [] { return load_attention_library(attention_library_path()); },
+          .timer = std::make_unique<EventTimer>(),
+          .tell = [id](const std::string& line) { log_info("{}: {}", to_string(id), line); }};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Device>> make_cuda_device(DeviceId id, const DeviceOptions& options) {
@@ -142,7 +164,8 @@ Result<std::unique_ptr<Device>> make_cuda_device(DeviceId id, const DeviceOption
   info.threads = std::max(1, options.threads);
   info.native_bf16 = true;
   info.memory_bytes = properties.totalGlobalMem;
-  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(info, std::move(products)));
+  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(
+      info, std::move(products), causal_attention(id, options.causal_attention)));
 }
 
 }  // namespace percheron::cuda
