@@ -56,6 +56,7 @@ sanitize: packages python
 packages:
 	@echo '[1/4] packages'
 	@tools/setup/install_packages.sh
+	@tools/setup/cudnn_frontend.sh
 
 python: packages
 	@echo '[2/4] Python environment'
