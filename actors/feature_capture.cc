@@ -95,7 +95,7 @@ Status CaptureJob::load_targets() {
                                    setup_->placement.targets.end());
   for (const DeviceId id : devices) {
     Result<std::unique_ptr<DeviceWorker>> worker =
-        DeviceWorker::start(id, DeviceOptions{setup_->placement.threads}, clock_);
+        DeviceWorker::start(id, setup_->placement.device_options(), clock_);
     if (!worker.ok()) return worker.status().with_context("placement.targets");
     Place& place = places_.emplace_back();
     place.worker = std::move(worker).value();

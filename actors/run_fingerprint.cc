@@ -118,6 +118,13 @@ void add_order(const PlanOptions& data, Fingerprint& fingerprint) {
   if (data.order == EpochOrder::kBucketed) fingerprint.set("data.buckets", text(data.buckets));
 }
 
+// Nothing for our own kernels: checkpoints and features from before there were others go on.
+void add_attention(AttentionKernel attention, Fingerprint& fingerprint) {
+  if (attention == AttentionKernel::kOwn) return;
+  const bool cudnn = attention == AttentionKernel::kCudnn;
+  fingerprint.set("target.attention", cudnn ? "cudnn" : "auto");
+}
+
 // One line, as a fingerprint needs.
 std::string directories_text(const proto::Features& given) {
   if (given.from().empty()) return "none";
@@ -170,6 +177,7 @@ Fingerprint run_fingerprint(const RunSetup& setup, const std::string& target_has
   Fingerprint fingerprint = make_fingerprint(parts);
   fingerprint.set("target.config", config_text(setup.target));
   fingerprint.set("target.compute_dtype", text(setup.target_dtype));
+  add_attention(setup.placement.attention, fingerprint);
   return fingerprint;
 }
 

@@ -192,7 +192,7 @@ MachineMemory look_at_devices(const RunSetup& setup, RunPlan& plan) {
   const bool bf16 = setup.target_dtype == DType::kBf16 || setup.drafter_dtype == DType::kBf16;
   for (const DevicePlan& device : plan.devices) {
     const Result<std::unique_ptr<Device>> opened =
-        open_device(device.id, DeviceOptions{setup.placement.threads});
+        open_device(device.id, setup.placement.device_options());
     if (!opened.ok()) {
       plan.notes.push_back(opened.status().message());
       continue;

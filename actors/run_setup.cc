@@ -423,6 +423,15 @@ Status resolve_draft_lengths(const proto::Evaluate& given, RunSetup& setup) {
   return ok_status();
 }
 
+AttentionKernel attention_of(const proto::Target& target) {
+  switch (target.attention()) {
+    case proto::Target::OWN: break;
+    case proto::Target::CUDNN: return AttentionKernel::kCudnn;
+    case proto::Target::AUTO: return AttentionKernel::kFaster;
+  }
+  return AttentionKernel::kOwn;
+}
+
 }  // namespace
 
 std::vector<DeviceId> PlacementPlan::devices() const {
@@ -442,6 +451,7 @@ Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileS
   setup->assignment = run.mailbox().assignment() == proto::Mailbox::FIXED ? Assignment::kFixed
                                                                           : Assignment::kStealing;
   PERCHERON_ASSIGN_OR_RETURN(setup->placement, resolve_placement(run.placement()));
+  setup->placement.attention = attention_of(run.target());
   PERCHERON_ASSIGN_OR_RETURN(setup->target, read_model_config(files, run.target().path()));
   PERCHERON_ASSIGN_OR_RETURN(setup->data, resolve_data(run, files, setup->target));
   PERCHERON_RETURN_IF_ERROR(check_offline_settings(run, setup->data.options, setup->target));

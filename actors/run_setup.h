@@ -34,9 +34,12 @@ struct PlacementPlan {
   std::vector<DeviceId> targets;   // one actor each; a device may occur several times
   std::vector<DeviceId> trainers;  // likewise
   int threads = 1;                 // cores of each CPU device
+  AttentionKernel attention = AttentionKernel::kOwn;
 
   /// Every device in use, once, in order.
   std::vector<DeviceId> devices() const;
+  /// How each of them is opened.
+  DeviceOptions device_options() const { return {threads, attention}; }
 };
 
 /// The rows that a run learns from and is measured on.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <google/protobuf/message.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <string_view>
 
@@ -58,6 +59,16 @@ void check_loss(const RunSetup& setup, Notes& notes) {
                "loss.position_weight is not dpace");
 }
 
+// Planning devices aside, only these have two kernels.
+void check_attention(const RunSetup& setup, Notes& notes) {
+  const std::vector<DeviceId>& targets = setup.placement.targets;
+  const bool read = std::any_of(targets.begin(), targets.end(), [](DeviceId id) {
+    return id.kind == DeviceKind::kCuda || id.kind == DeviceKind::kEmulated;
+  });
+  notes.unless(read, "target", setup.config.target(), {"attention"},
+               "no target is placed on a CUDA device");
+}
+
 void check_end(const RunSetup& setup, Notes& notes) {
   const int64_t last = setup.steps.steps();
   if (setup.config.train().has_epochs() && setup.config.train().has_steps()) {
@@ -85,6 +96,7 @@ std::vector<std::string> setting_notes(const RunSetup& setup) {
   notes.unless(!eagle3, "drafter", run.drafter(),
                {"block_size", "mask_token_id", "sliding_window", "sliding_layers"},
                "it belongs to DFlash");
+  check_attention(setup, notes);
   check_loss(setup, notes);
   notes.unless(setup.optimizer.kind == OptimizerKind::kMuon, "optimizer", run.optimizer(),
                {"muon_learning_rate", "muon_momentum", "muon_weight_decay"},

@@ -68,7 +68,7 @@ Status open_devices(RunParts& parts) {
   const PlacementPlan& placement = parts.setup->placement;
   for (DeviceId id : placement.devices()) {
     Result<std::unique_ptr<DeviceWorker>> worker =
-        DeviceWorker::start(id, DeviceOptions{placement.threads}, *parts.clock);
+        DeviceWorker::start(id, placement.device_options(), *parts.clock);
     if (!worker.ok()) return worker.status().with_context("placement");
     parts.workers.push_back(std::move(worker).value());
   }

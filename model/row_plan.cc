@@ -61,6 +61,16 @@ Status check_slots(const PackedSequences& rows, const KvCache* cache) {
 
 }  // namespace
 
+bool is_causal(std::span<const int32_t> offsets, std::span<const int32_t> intervals) {
+  for (size_t d = 0; d + 1 < offsets.size(); ++d) {
+    for (int32_t row = offsets[d]; row < offsets[d + 1]; ++row) {
+      const int32_t* seen = intervals.data() + 4 * static_cast<size_t>(row);
+      if (seen[0] != offsets[d] || seen[1] != row + 1 || seen[2] < seen[3]) return false;
+    }
+  }
+  return true;
+}
+
 Result<RowPlan> plan_rows(const PackedSequences& rows, int64_t vocab_size, const KvCache* cache,
                           std::span<const int64_t> windows) {
   PERCHERON_RETURN_IF_ERROR(check_offsets(rows));
@@ -93,6 +103,9 @@ Result<RowPlan> plan_rows(const PackedSequences& rows, int64_t vocab_size, const
         intervals.push_back(window == 0 ? 0 : kOriginOnly);
       }
     }
+  }
+  for (const auto& [window, intervals] : plan.intervals) {
+    if (cache == nullptr && is_causal(rows.offsets, intervals)) plan.causal_windows.insert(window);
   }
   return plan;
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -19,7 +20,12 @@ struct RowPlan {
   std::vector<int32_t> sequence;     // [T] index of the sequence
   std::vector<CacheRun> cache_runs;  // empty without a cache
   std::map<int64_t, std::vector<int32_t>> intervals;  // window (0 = none) -> [T, 4]
+  std::set<int64_t> causal_windows;  // without a cache: those whose intervals are is_causal()
 };
+
+/// Whether every row of `intervals` [T, 4] sees its own document up to itself and nothing else.
+/// offsets: [D + 1], rising from 0 to T. Looks at every row: a mask is proved, not believed.
+bool is_causal(std::span<const int32_t> offsets, std::span<const int32_t> intervals);
 
 /// Checks `rows` against the vocabulary and the cache and lays them out. `windows` are the layers'
 /// sliding windows. kInvalidArgument names the row or sequence and the limit that it breaks.

@@ -49,6 +49,7 @@ class HfTarget final : public Target {
     RowPlan plan;
     LayerRows rows;
     std::map<int64_t, ConstTensorView> intervals;  // by window
+    PackedDocuments documents;                     // without a cache
     TensorView ids;                                // I32 [T]
   };
   /// Takes from the arena what lasts for the pass.
@@ -272,13 +273,20 @@ Result<HfTarget::Pass> HfTarget::prepare(Context& context, const PackedSequences
   for (const auto& [window, values] : plan.intervals) {
     pass.intervals[window] = upload(context, values, {count, 4});
   }
+  if (!plan.causal_windows.empty()) {
+    pass.documents = {upload(context, rows.offsets, {static_cast<int64_t>(rows.offsets.size())}),
+                      longest};
+  }
   pass.ids = upload(context, rows.token_ids, {count});
   return pass;
 }
 
 void HfTarget::run_layer(Context& context, const TransformerLayer& layer, int64_t index, Pass& pass,
                          TensorView x) const {
-  pass.rows.intervals = pass.intervals[config_.sliding_window[static_cast<size_t>(index)]];
+  const int64_t window = config_.sliding_window[static_cast<size_t>(index)];
+  pass.rows.intervals = pass.intervals[window];
+  pass.rows.documents.reset();
+  if (pass.plan.causal_windows.contains(window)) pass.rows.documents = pass.documents;
   layer.forward(context, pass.rows, x);
 }
 

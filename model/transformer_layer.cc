@@ -179,7 +179,12 @@ void TransformerLayer::attend(Context& context, const LayerRows& rows, TensorVie
   }
   const TensorView attended = context.arena.take(compute_dtype_, {count, query});
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim_));
-  ops.attention(context, q, keys, values, rows.intervals, scale, attended.heads(head_dim_), {});
+  const TensorView out = attended.heads(head_dim_);
+  if (rows.documents) {
+    ops.causal_attention(context, q, k, v, *rows.documents, rows.intervals, scale, out);
+  } else {
+    ops.attention(context, q, keys, values, rows.intervals, scale, out, {});
+  }
   ops.linear(context, attended, *o_, o_bias_, Write::kAdd, x);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,7 +25,8 @@ struct LayerRows {
   ConstTensorView rope_rows;  // I32 [T], rows of cos and sin
   ConstTensorView cos, sin;   // [P, head_dim / 2] f32
   ConstTensorView intervals;  // I32 [T, 4], the keys that each row sees in this layer
-  KvCache* cache = nullptr;   // keys and values come from here when there is one
+  std::optional<PackedDocuments> documents;  // where intervals are causal within these, no cache
+  KvCache* cache = nullptr;                  // keys and values come from here when there is one
   std::span<const CacheRun> cache_runs;
 };
 

@@ -32,6 +32,8 @@ TEST(RunFingerprint, ResumingRefusesEveryChangeOfDrafterLossAndMoments) {
        [](auto& run) { run.mutable_drafter()->set_compute_dtype(proto::Drafter::BF16); }},
       {"target.compute_dtype",
        [](auto& run) { run.mutable_target()->set_compute_dtype(proto::Target::BF16); }},
+      {"target.attention",
+       [](auto& run) { run.mutable_target()->set_attention(proto::Target::CUDNN); }},
       {"drafter.sliding_window",
        [](auto& run) {
          run.mutable_drafter()->add_sliding_layers(0);

@@ -43,6 +43,14 @@ TEST(SettingNotes, NameWhatTheOtherKindOfDrafterReads) {
   EXPECT_TRUE(names(notes_of(run), "drafter.norm_output is not used"));
 }
 
+TEST(SettingNotes, NameAttentionWhereNoTargetHasTwoKernels) {
+  proto::Run run = make_tiny_run("attention", {.held_out = 4});
+  run.mutable_target()->set_attention(proto::Target::CUDNN);
+  EXPECT_TRUE(names(notes_of(run), "target.attention is not used: no target is placed on a CUDA"));
+  run.mutable_placement()->add_targets("cuda:0");
+  EXPECT_FALSE(names(notes_of(run), "target.attention"));
+}
+
 TEST(SettingNotes, NameWhatTheOptimizerTheScheduleAndTheDataLeaveUnread) {
   proto::Run run = make_tiny_run("rest", {.epochs = 1});
   run.mutable_optimizer()->set_muon_momentum(0.9);

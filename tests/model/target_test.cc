@@ -148,6 +148,33 @@ TEST(Target, NeighboursDoNotChangeASampleByOneBit) {
   }
 }
 
+// The kernel that stands in for cuDNN's on emulated devices; a window as long as the documents is
+// no window, a shorter one stays with our kernel.
+TEST(Target, AnotherKernelForCausalRowsGivesTheSameStates) {
+  constexpr DeviceId kEmulated0{DeviceKind::kEmulated, 0};
+  if (!open_device(kEmulated0, {}).ok()) GTEST_SKIP() << "no emulator here";
+  const Documents documents = {random_tokens(8, 19, 97), random_tokens(5, 37, 97)};
+  TargetOptions options = f32_options({4});
+  options.compute_dtype = DType::kBf16;
+  for (const int64_t window : {0, 37, 10}) {
+    SCOPED_TRACE("window " + std::to_string(window));
+    nlohmann::json config = {{"head_dim", 16}};
+    if (window > 0) config.update({{"model_type", "mistral"}, {"sliding_window", window}});
+    const std::string directory = make_toy_model(3, config).write(fresh_directory("attention"));
+    TestDevice own(kEmulated0, {.threads = 1});
+    TestDevice other(kEmulated0, {.threads = 1, .causal_attention = AttentionKernel::kCudnn});
+    const std::vector<float> expected =
+        captured_states(own, *load_target(own, directory, options), documents);
+    testing::internal::CaptureStderr();
+    const std::vector<float> states =
+        captured_states(other, *load_target(other, directory, options), documents);
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(log.find("emulated:0: attention by plain loops") != std::string::npos, window != 10)
+        << log;
+    EXPECT_LT(difference(states, expected), 0.03);
+  }
+}
+
 TEST(Target, SkippedLayersChangeNothingCaptured) {
   TestDevice device;
   const std::string directory = make_toy_model(3).write(fresh_directory("model"));

@@ -78,8 +78,10 @@ ToyModel make_toy_model(uint64_t seed, const nlohmann::json& config) {
   return model;
 }
 
-TestDevice::TestDevice(int threads) {
-  Result<std::unique_ptr<Device>> device = open_device(test_device(), {.threads = threads});
+TestDevice::TestDevice(int threads) : TestDevice(test_device(), {.threads = threads}) {}
+
+TestDevice::TestDevice(DeviceId id, const DeviceOptions& options) {
+  Result<std::unique_ptr<Device>> device = open_device(id, options);
   PERCHERON_CHECK(device.ok(), device.status().message());
   device_ = std::move(device).value();
   device_->bind_thread();

@@ -36,6 +36,7 @@ ToyModel make_toy_model(uint64_t seed, const nlohmann::json& config = nlohmann::
 class TestDevice {
  public:
   explicit TestDevice(int threads = 1);
+  TestDevice(DeviceId id, const DeviceOptions& options);
   Context& context() { return *context_; }
   std::vector<float> floats(ConstTensorView view);
   std::vector<int32_t> integers(ConstTensorView view);
