@@ -14,6 +14,7 @@
 #include "model/drafter_files.h"
 #include "model/weights.h"
 #include "tools/commands.h"
+#include "tools/device_lines.h"
 #include "tools/drafter_directory.h"
 #include "tools/printer.h"
 
@@ -117,7 +118,14 @@ Status inspect_directory(FileSystem& files, const std::string& path) {
   return out.status();
 }
 
+Status print_devices() {
+  Printer out(stdout);
+  for (const std::string& line : device_lines(open_nvml_monitor())) out.print("{}\n", line);
+  return out.status();
+}
+
 Status inspect(const std::string& path) {
+  if (path.empty()) return invalid_argument("give a file, a directory, or --devices");
   FileSystem& files = system_files();
   if (!files.exists(path)) return not_found(fmt::format("{} does not exist", path));
   PERCHERON_RETURN_IF_ERROR(check_is_no_run(files, path));
@@ -135,14 +143,22 @@ Status inspect(const std::string& path) {
 
 void add_inspect_command(CLI::App& app, Command& chosen) {
   auto path = std::make_shared<std::string>();
+  auto devices = std::make_shared<bool>(false);
   CLI::App* command = app.add_subcommand(
-      "inspect", "Say what a safetensors file, model or drafter directory holds");
+      "inspect", "Say what a safetensors file, model or drafter directory holds, or this machine");
   command->footer(
       "Of a target's directory it says last whether a drafter can be trained for it: its weights "
       "and its tokenizer.json are read. The exit code is 1 when not.");
-  command->add_option("path", *path, "FILE.safetensors, or a directory with a config.json")
-      ->required();
-  command->callback([path, &chosen] { chosen = [path] { return inspect(*path); }; });
+  CLI::Option* file =
+      command->add_option("path", *path, "FILE.safetensors, or a directory with a config.json");
+  command
+      ->add_flag("--devices", *devices,
+                 "Instead: the devices cpu:0 and cuda:N of this machine, and what NVIDIA's driver "
+                 "says of its cards: load, memory, power, temperature, errors")
+      ->excludes(file);
+  command->callback([path, devices, &chosen] {
+    chosen = [path, devices] { return *devices ? print_devices() : inspect(*path); };
+  });
 }
 
 }  // namespace percheron

@@ -288,6 +288,15 @@ TEST(Program, InspectSaysWhetherATargetCanBeTrainedFor) {
   expect_one_error(run_program(inspect), "can be trained for: no: ");
 }
 
+TEST(Program, InspectListsTheDevices) {
+  const ProgramResult devices = run_program("inspect --devices");
+  EXPECT_EQ(devices.exit_code, 0);
+  EXPECT_THAT(devices.output, StartsWith("cpu:0: "));
+  EXPECT_THAT(devices.output, HasSubstr("cuda:0: "));
+  expect_misuse("inspect --devices a", "percheron inspect --help");
+  expect_one_error(run_program("inspect"), "give a file, a directory, or --devices");
+}
+
 TEST(Program, DamagedFilesAreOneErrorThatNamesTheFile) {
   const TinyConfig config = tiny_config("damaged");
   const std::string target = config.run.target().path();
