@@ -1,47 +1,26 @@
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 #include <vector>
 
 #include "kernels/collective.h"
+#include "kernels/thread_rendezvous.h"
 
 namespace percheron {
 namespace {
 
-/// What the ranks of one group share: a barrier that can be aborted and where each rank's values
-/// lie.
+/// What the ranks of one group share: where they meet and where each rank's values lie.
 class Group {
  public:
-  explicit Group(int size) : values_(size) {}
+  explicit Group(int size) : meeting_(size), values_(static_cast<size_t>(size)) {}
 
-  int size() const { return static_cast<int>(values_.size()); }
-  void* values(int rank) const { return values_[rank].data; }
-  size_t bytes(int rank) const { return values_[rank].bytes; }
+  int size() const { return meeting_.size(); }
+  void* values(int rank) const { return values_[static_cast<size_t>(rank)].data; }
+  size_t bytes(int rank) const { return values_[static_cast<size_t>(rank)].bytes; }
 
-  /// Publishes this rank's values and waits for all; false, on every rank, if the group was aborted
-  /// before the last one came.
-  bool enter(int rank, void* data, size_t bytes) {
-    std::unique_lock lock(mutex_);
-    if (aborted_) return false;
-    values_[rank] = {data, bytes};
-    const uint64_t round = arrive(lock);
-    changed_.wait(lock, [&] { return aborted_ || round_ != round; });
-    return round_ != round;
+  Status enter(int rank, void* data, size_t bytes) {
+    return meeting_.enter(rank, [&] { values_[static_cast<size_t>(rank)] = {data, bytes}; });
   }
-
-  /// Waits until all ranks are done with each other's values. Not ended by an abort: nobody waits
-  /// for anything between enter() and leave(), and values must outlive their readers.
-  void leave() {
-    std::unique_lock lock(mutex_);
-    const uint64_t round = arrive(lock);
-    changed_.wait(lock, [&] { return round_ != round; });
-  }
-
-  void abort() {
-    const std::lock_guard lock(mutex_);
-    aborted_ = true;
-    changed_.notify_all();
-  }
+  void leave(int rank) { meeting_.leave(rank); }
+  void abort() { meeting_.abort("a member left the group or aborted it; form a new group"); }
 
  private:
   struct Values {
@@ -49,23 +28,8 @@ class Group {
     size_t bytes = 0;
   };
 
-  /// Counts the caller in; returns the round whose end it has to wait for.
-  uint64_t arrive(const std::unique_lock<std::mutex>&) {
-    const uint64_t round = round_;
-    if (++arrived_ == size()) {
-      arrived_ = 0;
-      ++round_;
-      changed_.notify_all();
-    }
-    return round;
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Rendezvous meeting_;
   std::vector<Values> values_;
-  uint64_t round_ = 0;
-  int arrived_ = 0;
-  bool aborted_ = false;
 };
 
 class LocalCollective final : public Collective {
@@ -79,23 +43,19 @@ class LocalCollective final : public Collective {
   Status all_reduce_sum(std::span<double> values) override { return reduce(values); }
 
   Status broadcast(std::span<float> values) override {
-    if (!group_->enter(rank_, values.data(), values.size_bytes())) return left();
+    PERCHERON_RETURN_IF_ERROR(group_->enter(rank_, values.data(), values.size_bytes()));
     check_sizes(values.size_bytes());
     if (rank_ != 0) {
       const auto* source = static_cast<const float*>(group_->values(0));
       std::copy_n(source, values.size(), values.data());
     }
-    group_->leave();
+    group_->leave(rank_);
     return ok_status();
   }
 
   void abort() override { group_->abort(); }
 
  private:
-  static Status left() {
-    return unavailable("a member left the group or aborted it; form a new group");
-  }
-
   void check_sizes(size_t bytes) const {
     for (int rank = 0; rank < size(); ++rank) {
       PERCHERON_CHECK(group_->bytes(rank) == bytes, "ranks reduce different numbers of values");
@@ -106,7 +66,7 @@ class LocalCollective final : public Collective {
   /// the bits do not depend on who came first.
   template <class T>
   Status reduce(std::span<T> values) {
-    if (!group_->enter(rank_, values.data(), values.size_bytes())) return left();
+    PERCHERON_RETURN_IF_ERROR(group_->enter(rank_, values.data(), values.size_bytes()));
     check_sizes(values.size_bytes());
     const size_t begin = values.size() * rank_ / size();
     const size_t end = values.size() * (rank_ + 1) / size();
@@ -117,7 +77,7 @@ class LocalCollective final : public Collective {
       }
       for (int rank = 0; rank < size(); ++rank) static_cast<T*>(group_->values(rank))[i] = sum;
     }
-    group_->leave();
+    group_->leave(rank_);
     return ok_status();
   }
 

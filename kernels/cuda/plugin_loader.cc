@@ -21,6 +21,39 @@ std::string linker_message() {
   return message == nullptr ? "no reason given" : message;
 }
 
+/// What a plug-in of this build exports.
+struct Backend {
+  cuda::PluginOpen* open;
+  cuda::PluginConnect* connect;
+};
+
+/// kNotFound says why the plug-in at `path` is of no use.
+Result<Backend> open_backend(const std::string& path) {
+  if (access(path.c_str(), F_OK) != 0) {
+    return not_found("this build has no CUDA backend, which would be " + path);
+  }
+  // Never closed: the code of every object made from it lies there.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    return not_found("the CUDA backend can't be loaded: " + linker_message() +
+                     "; LD_LIBRARY_PATH may name the folder of CUDA's libraries");
+  }
+  const auto abi = reinterpret_cast<cuda::PluginAbi*>(dlsym(library, cuda::kPluginAbiName));
+  if (abi == nullptr) return not_found(path + " is no CUDA backend of percheron");
+  if (const int version = abi(); version != cuda::kPluginAbi) {
+    return not_found(path + " is of another build of percheron: its interface is number " +
+                     std::to_string(version) + ", this program's is " +
+                     std::to_string(cuda::kPluginAbi));
+  }
+  const Backend backend = {
+      reinterpret_cast<cuda::PluginOpen*>(dlsym(library, cuda::kPluginOpenName)),
+      reinterpret_cast<cuda::PluginConnect*>(dlsym(library, cuda::kPluginConnectName))};
+  if (backend.open == nullptr || backend.connect == nullptr) {
+    return not_found(path + " is no CUDA backend of percheron");
+  }
+  return backend;
+}
+
 }  // namespace
 
 std::string cuda_plugin_path() {
@@ -33,28 +66,21 @@ std::string cuda_plugin_path() {
 
 Result<std::unique_ptr<Device>> open_cuda_device(DeviceId id, const DeviceOptions& options,
                                                  const std::string& path) {
-  if (access(path.c_str(), F_OK) != 0) {
-    return no_device(id, "this build has no CUDA backend, which would be " + path);
-  }
-  // Never closed: the code of every object made from it lies there.
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    return no_device(id, "the CUDA backend can't be loaded: " + linker_message() +
-                             "; LD_LIBRARY_PATH may name the folder of CUDA's libraries");
-  }
-  const auto abi = reinterpret_cast<cuda::PluginAbi*>(dlsym(library, cuda::kPluginAbiName));
-  const auto open = reinterpret_cast<cuda::PluginOpen*>(dlsym(library, cuda::kPluginOpenName));
-  if (abi == nullptr || open == nullptr) {
-    return no_device(id, path + " is no CUDA backend of percheron");
-  }
-  if (const int version = abi(); version != cuda::kPluginAbi) {
-    return no_device(id, path + " is of another build of percheron: its interface is number " +
-                             std::to_string(version) + ", this program's is " +
-                             std::to_string(cuda::kPluginAbi));
-  }
+  const Result<Backend> backend = open_backend(path);
+  if (!backend.ok()) return no_device(id, backend.status().message());
   Result<std::unique_ptr<Device>> device = internal_error("the CUDA backend gave no answer");
-  open(id, options, &device);
+  backend->open(id, options, &device);
   return device;
+}
+
+Result<DeviceCollectives> open_cuda_collectives(std::span<const DeviceId> devices,
+                                                const DeviceCollectiveOptions& options,
+                                                const std::string& path) {
+  const Result<Backend> backend = open_backend(path);
+  if (!backend.ok()) return no_device(devices.front(), backend.status().message());
+  Result<DeviceCollectives> collectives = internal_error("the CUDA backend gave no answer");
+  backend->connect(devices, options, &collectives);
+  return collectives;
 }
 
 }  // namespace percheron

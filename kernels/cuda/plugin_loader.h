@@ -1,9 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "kernels/device.h"
+#include "kernels/device_collective.h"
 
 namespace percheron {
 
@@ -15,5 +17,11 @@ std::string cuda_plugin_path();
 /// card.
 Result<std::unique_ptr<Device>> open_cuda_device(DeviceId id, const DeviceOptions& options,
                                                  const std::string& path);
+
+/// Connects GPUs by NCCL through the backend at `path`. kNotFound as open_cuda_device(), or that
+/// there is no NCCL; kUnavailable if it does not connect.
+Result<DeviceCollectives> open_cuda_collectives(std::span<const DeviceId> devices,
+                                                const DeviceCollectiveOptions& options,
+                                                const std::string& path);
 
 }  // namespace percheron

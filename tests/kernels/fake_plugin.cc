@@ -15,3 +15,9 @@ extern "C" void percheron_cuda_open(percheron::DeviceId id, const percheron::Dev
   *device =
       percheron::not_found("there is no device " + to_string(id) + ": the last one is cuda:1");
 }
+
+extern "C" void percheron_cuda_connect(
+    std::span<const percheron::DeviceId>, const percheron::DeviceCollectiveOptions&,
+    percheron::Result<percheron::DeviceCollectives>* collectives) {
+  *collectives = percheron::not_found("libnccl.so.2 can't be loaded");
+}

@@ -70,6 +70,17 @@ TEST(PluginLoader, ThePluginsAnswerIsGivenBack) {
             "there is no device cuda:3: the last one is cuda:1");
 }
 
+TEST(PluginLoader, AMissingNcclIsOneLine) {
+  const auto missing = open_cuda_collectives(std::span(&kCuda3, 1), {}, "/nowhere/plugin.so");
+  EXPECT_EQ(missing.status().message(),
+            "there is no device cuda:3: this build has no CUDA backend, which would be "
+            "/nowhere/plugin.so");
+  const auto refused =
+      open_cuda_collectives(std::span(&kCuda3, 1), {}, fake_plugin("plugin_without_devices"));
+  EXPECT_EQ(refused.status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(refused.status().message(), "libnccl.so.2 can't be loaded");
+}
+
 // This program's own plug-in, where it is built; on a machine without a GPU it must say so.
 TEST(PluginLoader, TheRealPluginOpensADeviceOrSaysWhatIsMissing) {
   if (access(cuda_plugin_path().c_str(), F_OK) != 0) GTEST_SKIP() << "no CUDA backend is built";

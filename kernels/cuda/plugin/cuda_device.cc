@@ -112,7 +112,9 @@ std::string no_devices(cudaError_t error) {
   return cuda_status(error, "CUDA finds no GPU").message();
 }
 
-Status check_exists(DeviceId id) {
+}  // namespace
+
+Status check_cuda_device(DeviceId id) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   std::string why;
@@ -124,6 +126,8 @@ Status check_exists(DeviceId id) {
   if (why.empty()) return ok_status();
   return not_found("there is no device " + to_string(id) + ": " + why);
 }
+
+namespace {
 
 /// libpercheron_cudnn.so beside the library that this code is in.
 std::string attention_library_path() {
@@ -144,7 +148,7 @@ CausalAttention::Parts causal_attention(DeviceId id, AttentionKernel wanted) {
 }  // namespace
 
 Result<std::unique_ptr<Device>> make_cuda_device(DeviceId id, const DeviceOptions& options) {
-  PERCHERON_RETURN_IF_ERROR(check_exists(id));
+  PERCHERON_RETURN_IF_ERROR(check_cuda_device(id));
   const std::string name = to_string(id);
   PERCHERON_RETURN_IF_ERROR(cuda_status(cudaSetDevice(id.index), name));
   cudaDeviceProp properties;

@@ -10,4 +10,7 @@ namespace percheron::cuda {
 /// fewer devices, or if this build has no code for this one.
 Result<std::unique_ptr<Device>> make_cuda_device(DeviceId id, const DeviceOptions& options);
 
+/// kNotFound says why there is no such device.
+Status check_cuda_device(DeviceId id);
+
 }  // namespace percheron::cuda
