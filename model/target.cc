@@ -4,11 +4,12 @@
 
 #include <algorithm>
 
-#include "base/log.h"
+#include "kernels/device_collective.h"
 #include "kernels/ops.h"
 #include "model/greedy_choice.h"
 #include "model/parameter_list.h"
 #include "model/row_plan.h"
+#include "model/target_files.h"
 #include "model/transformer_layer.h"
 #include "model/weights.h"
 
@@ -17,10 +18,11 @@ namespace {
 
 class HfTarget final : public Target {
  public:
-  HfTarget(Context& context, ModelConfig config, TargetOptions options, WeightFiles weights)
-      : config_(std::move(config)),
+  HfTarget(Context& context, std::shared_ptr<const TargetFiles> files, TargetOptions options)
+      : files_(std::move(files)),
+        config_(files_->config),
         options_(std::move(options)),
-        weights_(std::move(weights)),
+        weights_(files_->weights),
         rope_(context.device, config_.rope, config_.head_dim, config_.max_position_embeddings) {
     compute_dtype_ = activation_dtype(context.device, options_.compute_dtype);
   }
@@ -62,10 +64,17 @@ class HfTarget final : public Target {
   int64_t layers_to_run(const KvCache* cache, const TensorView& last) const;
   void capture(Context& context, int64_t state, ConstTensorView x, TensorView captured) const;
 
-  ModelConfig config_;
+  /// Waits for the device, and no longer than the group for another rank.
+  Status wait_idle(Context& context) const {
+    DeviceCollective* const group = options_.shard.collective;
+    return group == nullptr ? context.stream.wait_idle() : group->wait_idle(context.stream);
+  }
+
+  const std::shared_ptr<const TargetFiles> files_;
+  const ModelConfig& config_;
   TargetOptions options_;
   DType compute_dtype_ = DType::kF32;
-  WeightFiles weights_;
+  const WeightFiles& weights_;
   RopeTable rope_;
   Tensor embedding_, head_, final_norm_;
   std::unique_ptr<PackedMatrix> packed_head_;
@@ -116,9 +125,9 @@ Status HfTarget::load_layers(Context& context) {
   if (!layers_.empty()) return ok_status();
   std::vector<TransformerLayer> layers;
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    PERCHERON_ASSIGN_OR_RETURN(
-        TransformerLayer layer,
-        TransformerLayer::load(context, config_, i, weights_, options_.compute_dtype));
+    PERCHERON_ASSIGN_OR_RETURN(TransformerLayer layer,
+                               TransformerLayer::load(context, config_, i, weights_,
+                                                      options_.compute_dtype, options_.shard));
     layers.push_back(std::move(layer));
   }
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
@@ -175,6 +184,8 @@ Status HfTarget::check_outputs(int64_t rows, const KvCache* cache, const TensorV
   PERCHERON_CHECK(!last.present() || (last.rank() == 2 && last.dtype() == DType::kF32 &&
                                       last.dim(0) == rows && last.dim(1) == config_.hidden_size),
                   "the last state is [T, H] f32");
+  PERCHERON_CHECK(cache == nullptr || options_.shard.size == 1,
+                  "a rank of several keeps no keys and values");
   if (cache != nullptr && cache->keys(0).dtype() != compute_dtype_) {
     return invalid_argument(fmt::format("the key/value cache is {}, the target computes in {}",
                                         dtype_name(cache->keys(0).dtype()),
@@ -203,7 +214,7 @@ Status HfTarget::forward(Context& context, const PackedSequences& rows, KvCache*
   }
   if (last.present() && last.data() != x.data()) context.device.ops().copy(context, x, last);
   // The plan's host arrays must outlive their copies.
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  PERCHERON_RETURN_IF_ERROR(wait_idle(context));
   for (size_t d = 0; d < rows.cache_slots.size(); ++d) {
     cache->used[static_cast<size_t>(rows.cache_slots[d])] = pass.plan.lengths[d];
   }
@@ -224,7 +235,7 @@ Result<std::vector<float>> HfTarget::all_states(Context& context, const PackedSe
   std::vector<float> state(static_cast<size_t>(x.elements()));
   for (size_t j = 0; j < states; ++j) {
     context.device.copy_bytes(context.stream, state.data(), x.data(), x.bytes());
-    PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+    PERCHERON_RETURN_IF_ERROR(wait_idle(context));
     for (size_t r = 0; r < wanted.size(); ++r) {
       std::copy_n(state.data() + static_cast<size_t>(wanted[r]) * hidden, hidden,
                   result.data() + (r * states + j) * hidden);
@@ -235,11 +246,11 @@ Result<std::vector<float>> HfTarget::all_states(Context& context, const PackedSe
       run_layer(context, layers_[j], index, pass, x);
       continue;
     }
-    PERCHERON_ASSIGN_OR_RETURN(
-        const TransformerLayer layer,
-        TransformerLayer::load(context, config_, index, weights_, options_.compute_dtype));
+    PERCHERON_ASSIGN_OR_RETURN(const TransformerLayer layer,
+                               TransformerLayer::load(context, config_, index, weights_,
+                                                      options_.compute_dtype, options_.shard));
     run_layer(context, layer, index, pass, x);
-    PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());  // before its weights are freed
+    PERCHERON_RETURN_IF_ERROR(wait_idle(context));  // before its weights are freed
   }
   return result;
 }
@@ -321,20 +332,23 @@ Result<HostWeight> HfTarget::layer_weight(int64_t layer, const std::string& name
 
 Result<std::unique_ptr<Target>> Target::load(FileSystem& files, const std::string& directory,
                                              Context& context, const TargetOptions& options) {
-  PERCHERON_CHECK(options.compute_dtype == DType::kF32 || options.compute_dtype == DType::kBf16,
-                  "a target computes in f32 or bf16");
   PERCHERON_ASSIGN_OR_RETURN(ModelConfig config, read_model_config(files, directory));
   PERCHERON_RETURN_IF_ERROR(check_capture(options, config.num_hidden_layers));
-  if (config.rope.type == RopeType::kDynamic) {
-    log_warning(
-        "{}: its dynamic rope is computed from each document's own length; serving engines differ "
-        "in this beyond {} tokens",
-        directory, config.max_position_embeddings);
-  }
-  PERCHERON_ASSIGN_OR_RETURN(WeightFiles weights, WeightFiles::open(files, directory));
-  PERCHERON_RETURN_IF_ERROR(weights.check(config));
-  auto target = std::make_unique<HfTarget>(context, std::move(config), options, std::move(weights));
-  PERCHERON_RETURN_IF_ERROR(target->load_weights(context).with_context(directory));
+  PERCHERON_ASSIGN_OR_RETURN(std::shared_ptr<const TargetFiles> opened,
+                             open_target_files(files, directory, std::move(config)));
+  return load(std::move(opened), context, options);
+}
+
+Result<std::unique_ptr<Target>> Target::load(std::shared_ptr<const TargetFiles> files,
+                                             Context& context, const TargetOptions& options) {
+  PERCHERON_CHECK(options.compute_dtype == DType::kF32 || options.compute_dtype == DType::kBf16,
+                  "a target computes in f32 or bf16");
+  PERCHERON_CHECK(options.shard.size == 1 || options.shard.collective != nullptr,
+                  "ranks of one target sum with each other");
+  PERCHERON_RETURN_IF_ERROR(check_capture(options, files->config.num_hidden_layers));
+  PERCHERON_RETURN_IF_ERROR(check_tensor_parallel(files->config, options.shard.size));
+  auto target = std::make_unique<HfTarget>(context, files, options);
+  PERCHERON_RETURN_IF_ERROR(target->load_weights(context).with_context(files->directory));
   return std::unique_ptr<Target>(std::move(target));
 }
 

@@ -11,8 +11,11 @@
 #include "kernels/ops.h"
 #include "model/config.h"
 #include "model/rope.h"
+#include "model/target_shard.h"
 
 namespace percheron {
+
+struct TargetFiles;
 
 /// Keys and values of several sequences in one device buffer: slot s holds rows [s * length, (s +
 /// 1) * length). A sequence can be cut back by lowering its length; layers with a sliding window
@@ -59,13 +62,18 @@ struct TargetOptions {
   bool capture_last = false;  // also the last layer's output before the final norm, as the last one
   bool head = true;           // load and pack the head (needed for logits and top-1)
   bool layers = true;  // load the decoder layers now; else load_layers() does before forward()
+  TargetShard shard;   // of several ranks, each a Target that runs the same passes at the same time
 };
 
-/// The frozen target. Loads a Hugging Face directory; weights are packed once and never change.
-/// Not thread-safe: used by its device's worker thread.
+/// The frozen target, or a rank's shard of it. Loads a Hugging Face directory; weights are packed
+/// once and never change. Not thread-safe: used by its device's worker thread.
 class Target {
  public:
   static Result<std::unique_ptr<Target>> load(FileSystem& files, const std::string& directory,
+                                              Context& context, const TargetOptions& options);
+  /// As above, from files that several ranks share. kInvalidArgument too if the shard's size does
+  /// not divide the target's shape.
+  static Result<std::unique_ptr<Target>> load(std::shared_ptr<const TargetFiles> files,
                                               Context& context, const TargetOptions& options);
   virtual ~Target() = default;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/device_collective.h"
 #include "model/parameter_list.h"
 
 namespace percheron {
@@ -21,26 +22,47 @@ TensorView stage(Context& context, const ConstTensorView& stored) {
   return staged;
 }
 
-DType common_dtype(const WeightFiles& weights, std::span<const std::string> names) {
-  const DType first = weights.view(names[0]).dtype();
-  for (const std::string& name : names) {
-    if (weights.view(name).dtype() != first) return DType::kF32;
+// A rank's shares of stored tensors, and the host memory of those that had to be gathered.
+struct Shares {
+  Shares(const WeightFiles& weights, std::span<const std::string> names, Split split,
+         const TargetShard& shard)
+      : gathered(names.size()) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      views.push_back(share_of(weights.view(names[i]), split, shard, gathered[i]));
+    }
   }
-  return first;
-}
+  Shares(const Shares&) = delete;
+  Shares& operator=(const Shares&) = delete;
+
+  // The dtype that holds all of them exactly.
+  DType dtype() const {
+    for (const ConstTensorView& view : views) {
+      if (view.dtype() != views[0].dtype()) return DType::kF32;
+    }
+    return views[0].dtype();
+  }
+  int64_t extent(int dimension) const {
+    int64_t sum = 0;
+    for (const ConstTensorView& view : views) sum += view.dim(dimension);
+    return sum;
+  }
+
+  std::vector<std::vector<std::byte>> gathered;
+  std::vector<ConstTensorView> views;
+};
 
 }  // namespace
 
 Result<Tensor> load_stacked_f32(Context& context, const WeightFiles& weights,
-                                std::span<const std::string> names) {
+                                std::span<const std::string> names, Split split,
+                                const TargetShard& shard) {
   if (names.empty()) return Tensor();
-  int64_t count = 0;
-  for (const std::string& name : names) count += weights.view(name).elements();
-  PERCHERON_ASSIGN_OR_RETURN(Tensor stacked, context.device.make_tensor(DType::kF32, {count}));
+  const Shares shares(weights, names, split, shard);
+  PERCHERON_ASSIGN_OR_RETURN(Tensor stacked,
+                             context.device.make_tensor(DType::kF32, {shares.extent(0)}));
   int64_t begin = 0;
-  for (const std::string& name : names) {
+  for (const ConstTensorView& stored : shares.views) {
     Arena::Scope scope(context.arena);
-    const ConstTensorView& stored = weights.view(name);
     const int64_t end = begin + stored.elements();
     context.device.ops().copy(context, stage(context, stored).reshaped({stored.elements()}),
                               stacked.view().rows(begin, end));
@@ -50,20 +72,19 @@ Result<Tensor> load_stacked_f32(Context& context, const WeightFiles& weights,
 }
 
 Result<std::unique_ptr<PackedMatrix>> load_packed(Context& context, const WeightFiles& weights,
-                                                  std::span<const std::string> names, DType dtype) {
+                                                  std::span<const std::string> names, DType dtype,
+                                                  Split split, const TargetShard& shard) {
   const Ops& ops = context.device.ops();
   Arena::Scope scope(context.arena);
-  const int64_t in_features = weights.view(names[0]).dim(1);
-  int64_t out_features = 0;
-  for (const std::string& name : names) out_features += weights.view(name).dim(0);
+  const Shares shares(weights, names, split, shard);
+  const int64_t in_features = shares.views[0].dim(1), out_features = shares.extent(0);
   TensorView stacked;
   if (names.size() == 1) {
-    stacked = stage(context, weights.view(names[0]));
+    stacked = stage(context, shares.views[0]);
   } else {
-    stacked = context.arena.take(common_dtype(weights, names), {out_features, in_features});
+    stacked = context.arena.take(shares.dtype(), {out_features, in_features});
     int64_t begin = 0;
-    for (const std::string& name : names) {
-      const ConstTensorView& stored = weights.view(name);
+    for (const ConstTensorView& stored : shares.views) {
       const TensorView rows = stacked.rows(begin, begin + stored.dim(0));
       if (stored.dtype() == stacked.dtype()) {
         context.device.copy_bytes(context.stream, rows.data(), stored.data(), stored.bytes());
@@ -76,20 +97,21 @@ Result<std::unique_ptr<PackedMatrix>> load_packed(Context& context, const Weight
   std::unique_ptr<PackedMatrix> packed =
       ops.make_packed(context, out_features, in_features, dtype, MatrixUse::kForward);
   ops.pack(context, stacked, *packed);
-  // Device memory that is full shows here, with the tensor's name.
+  // Device memory that is full shows here, with the tensor's name; and gathered shares go now.
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle().with_context("loading " + names[0]));
   return packed;
 }
 
 Result<TransformerLayer> TransformerLayer::load(Context& context, const ModelConfig& config,
                                                 int64_t index, const WeightFiles& weights,
-                                                DType compute_dtype) {
+                                                DType compute_dtype, const TargetShard& shard) {
   TransformerLayer layer;
+  layer.shard_ = shard;
   layer.index_ = index;
-  layer.heads_ = config.num_attention_heads;
-  layer.kv_heads_ = config.num_key_value_heads;
+  layer.heads_ = config.num_attention_heads / shard.size;
+  layer.kv_heads_ = config.num_key_value_heads / shard.size;
   layer.head_dim_ = config.head_dim;
-  layer.intermediate_size_ = config.intermediate_size;
+  layer.intermediate_size_ = config.intermediate_size / shard.size;
   layer.epsilon_ = static_cast<float>(config.rms_norm_eps);
   layer.compute_dtype_ = activation_dtype(context.device, compute_dtype);
 
@@ -102,34 +124,37 @@ Result<TransformerLayer> TransformerLayer::load(Context& context, const ModelCon
     }
     return result;
   };
-  const auto load_f32 = [&](bool wanted, const Names& names, Tensor& tensor) -> Status {
+  const auto load_norm = [&](bool wanted, std::string_view name, Tensor& tensor) -> Status {
     if (!wanted) return ok_status();
-    PERCHERON_ASSIGN_OR_RETURN(tensor, load_stacked_f32(context, weights, names));
+    PERCHERON_ASSIGN_OR_RETURN(tensor, load_stacked_f32(context, weights, named({name}, "weight")));
     return ok_status();
   };
   const auto load_linear = [&](std::initializer_list<std::string_view> names, bool has_bias,
-                               std::unique_ptr<PackedMatrix>& matrix, Tensor& bias) -> Status {
+                               Split split, std::unique_ptr<PackedMatrix>& matrix,
+                               Tensor& bias) -> Status {
     PERCHERON_ASSIGN_OR_RETURN(
-        matrix, load_packed(context, weights, named(names, "weight"), compute_dtype));
-    return load_f32(has_bias, named(names, "bias"), bias);
+        matrix, load_packed(context, weights, named(names, "weight"), compute_dtype, split, shard));
+    // A sum's bias is added once.
+    if (!has_bias || (split == Split::kInputs && shard.rank > 0)) return ok_status();
+    const Split bias_split = split == Split::kInputs ? Split::kNone : split;
+    PERCHERON_ASSIGN_OR_RETURN(
+        bias, load_stacked_f32(context, weights, named(names, "bias"), bias_split, shard));
+    return ok_status();
   };
+  PERCHERON_RETURN_IF_ERROR(load_norm(true, "input_layernorm", layer.input_norm_));
   PERCHERON_RETURN_IF_ERROR(
-      load_f32(true, named({"input_layernorm"}, "weight"), layer.input_norm_));
-  PERCHERON_RETURN_IF_ERROR(
-      load_f32(true, named({"post_attention_layernorm"}, "weight"), layer.post_attention_norm_));
-  PERCHERON_RETURN_IF_ERROR(
-      load_f32(config.qk_norm, named({"self_attn.q_norm"}, "weight"), layer.q_norm_));
-  PERCHERON_RETURN_IF_ERROR(
-      load_f32(config.qk_norm, named({"self_attn.k_norm"}, "weight"), layer.k_norm_));
+      load_norm(true, "post_attention_layernorm", layer.post_attention_norm_));
+  PERCHERON_RETURN_IF_ERROR(load_norm(config.qk_norm, "self_attn.q_norm", layer.q_norm_));
+  PERCHERON_RETURN_IF_ERROR(load_norm(config.qk_norm, "self_attn.k_norm", layer.k_norm_));
   PERCHERON_RETURN_IF_ERROR(
       load_linear({"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, config.qkv_bias,
-                  layer.qkv_, layer.qkv_bias_));
+                  Split::kOutputs, layer.qkv_, layer.qkv_bias_));
   PERCHERON_RETURN_IF_ERROR(
-      load_linear({"self_attn.o_proj"}, config.o_bias, layer.o_, layer.o_bias_));
+      load_linear({"self_attn.o_proj"}, config.o_bias, Split::kInputs, layer.o_, layer.o_bias_));
   PERCHERON_RETURN_IF_ERROR(load_linear({"mlp.gate_proj", "mlp.up_proj"}, config.mlp_bias,
-                                        layer.gate_up_, layer.gate_up_bias_));
-  PERCHERON_RETURN_IF_ERROR(
-      load_linear({"mlp.down_proj"}, config.mlp_bias, layer.down_, layer.down_bias_));
+                                        Split::kOutputs, layer.gate_up_, layer.gate_up_bias_));
+  PERCHERON_RETURN_IF_ERROR(load_linear({"mlp.down_proj"}, config.mlp_bias, Split::kInputs,
+                                        layer.down_, layer.down_bias_));
   return layer;
 }
 
@@ -185,23 +210,39 @@ void TransformerLayer::attend(Context& context, const LayerRows& rows, TensorVie
   } else {
     ops.attention(context, q, keys, values, rows.intervals, scale, out, {});
   }
-  ops.linear(context, attended, *o_, o_bias_, Write::kAdd, x);
+  add_parts(context, x, [&](TensorView part) {
+    ops.linear(context, attended, *o_, o_bias_, Write::kAdd, part);
+  });
 }
 
 void TransformerLayer::feed_forward(Context& context, TensorView x) const {
   const Ops& ops = context.device.ops();
-  for (int64_t begin = 0; begin < x.dim(0); begin += kMlpRows) {
-    Arena::Scope scope(context.arena);
-    const TensorView part = x.rows(begin, std::min(x.dim(0), begin + kMlpRows));
-    const int64_t count = part.dim(0);
-    const TensorView normed = context.arena.take(compute_dtype_, {count, part.dim(1)});
-    const TensorView gate_up = context.arena.take(compute_dtype_, {count, 2 * intermediate_size_});
-    const TensorView activated = context.arena.take(compute_dtype_, {count, intermediate_size_});
-    ops.rms_norm(context, part, post_attention_norm_, epsilon_, normed, {});
-    ops.linear(context, normed, *gate_up_, gate_up_bias_, Write::kOverwrite, gate_up);
-    ops.swiglu(context, gate_up, activated);
-    ops.linear(context, activated, *down_, down_bias_, Write::kAdd, part);
-  }
+  add_parts(context, x, [&](TensorView sum) {
+    for (int64_t begin = 0; begin < x.dim(0); begin += kMlpRows) {
+      Arena::Scope scope(context.arena);
+      const int64_t end = std::min(x.dim(0), begin + kMlpRows), count = end - begin;
+      const TensorView normed = context.arena.take(compute_dtype_, {count, x.dim(1)});
+      const TensorView gate_up =
+          context.arena.take(compute_dtype_, {count, 2 * intermediate_size_});
+      const TensorView activated = context.arena.take(compute_dtype_, {count, intermediate_size_});
+      ops.rms_norm(context, x.rows(begin, end), post_attention_norm_, epsilon_, normed, {});
+      ops.linear(context, normed, *gate_up_, gate_up_bias_, Write::kOverwrite, gate_up);
+      ops.swiglu(context, gate_up, activated);
+      ops.linear(context, activated, *down_, down_bias_, Write::kAdd, sum.rows(begin, end));
+    }
+  });
+}
+
+void TransformerLayer::add_parts(Context& context, TensorView x,
+                                 const std::function<void(TensorView)>& add) const {
+  if (shard_.size == 1) return add(x);
+  const Ops& ops = context.device.ops();
+  Arena::Scope scope(context.arena);
+  const TensorView sum = context.arena.take(DType::kF32, {x.dim(0), x.dim(1)});
+  ops.fill_zero(context, sum);
+  add(sum);
+  shard_.collective->all_reduce_sum(context.stream, sum);
+  ops.add(context, sum, x);
 }
 
 }  // namespace percheron

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 #include "kernels/ops.h"
 #include "model/config.h"
 #include "model/target.h"
+#include "model/target_shard.h"
 #include "model/weights.h"
 
 namespace percheron {
@@ -33,19 +35,26 @@ struct LayerRows {
 /// One frozen pre-norm decoder layer (llama, qwen2, qwen3, mistral), its weights packed once.
 class TransformerLayer {
  public:
-  /// Packs layer `index` as compute_dtype, which activations have too if the device multiplies it.
-  /// `weights` must have passed check().
+  /// Packs the shard's part of layer `index` as compute_dtype, which activations have too if the
+  /// device multiplies it. `weights` must have passed check(), `config` check_tensor_parallel().
   static Result<TransformerLayer> load(Context& context, const ModelConfig& config, int64_t index,
-                                       const WeightFiles& weights, DType compute_dtype);
+                                       const WeightFiles& weights, DType compute_dtype,
+                                       const TargetShard& shard);
 
-  /// Adds the layer's attention and MLP to the residual stream x [T, H] f32.
+  /// Adds the layer's attention and MLP to the residual stream x [T, H] f32, which is the same on
+  /// every rank.
   void forward(Context& context, const LayerRows& rows, TensorView x) const;
 
  private:
   void attend(Context& context, const LayerRows& rows, TensorView x) const;
   void feed_forward(Context& context, TensorView x) const;
+  /// Runs `add`, which is to add this rank's part to a [T, H] f32: x itself where there is one
+  /// rank, else zeros that are then summed over the ranks and added to x.
+  void add_parts(Context& context, TensorView x, const std::function<void(TensorView)>& add) const;
 
+  TargetShard shard_;
   int64_t index_ = 0;
+  // Of this rank.
   int64_t heads_ = 0, kv_heads_ = 0, head_dim_ = 0, intermediate_size_ = 0;
   float epsilon_ = 0;
   DType compute_dtype_ = DType::kF32;
@@ -54,12 +63,17 @@ class TransformerLayer {
   std::unique_ptr<PackedMatrix> qkv_, o_, gate_up_, down_;
 };
 
-/// The stored tensors stacked by rows, as f32 on the device; absent when `names` is empty.
+/// The shard's part of the stored tensors, stacked by rows, as f32 on the device; absent when
+/// `names` is empty.
 Result<Tensor> load_stacked_f32(Context& context, const WeightFiles& weights,
-                                std::span<const std::string> names);
+                                std::span<const std::string> names, Split split = Split::kNone,
+                                const TargetShard& shard = {});
 
-/// The stored matrices [out_i, in] stacked by rows and packed for products in `dtype`.
+/// The shard's part of the stored matrices [out_i, in], stacked by rows and packed for products in
+/// `dtype`.
 Result<std::unique_ptr<PackedMatrix>> load_packed(Context& context, const WeightFiles& weights,
-                                                  std::span<const std::string> names, DType dtype);
+                                                  std::span<const std::string> names, DType dtype,
+                                                  Split split = Split::kNone,
+                                                  const TargetShard& shard = {});
 
 }  // namespace percheron
