@@ -36,10 +36,15 @@ BulkClient::~BulkClient() { close(); }
 
 Result<PulledRegion> BulkClient::pull(const BulkRequest& request, Deadline deadline,
                                       PullCancellation* cancellation) {
-  PullCancellation never;
-  PullCancellation& stop = cancellation != nullptr ? *cancellation : never;
-  Result<PulledRegion> pulled = try_pull(request, deadline, stop);
-  stop.set(nullptr);
+  return count(request, try_pull(std::nullopt, request, deadline, cancellation));
+}
+
+Result<PulledRegion> BulkClient::pull_into(SharedRegion region, const BulkRequest& request,
+                                           Deadline deadline, PullCancellation* cancellation) {
+  return count(request, try_pull(std::move(region), request, deadline, cancellation));
+}
+
+Result<PulledRegion> BulkClient::count(const BulkRequest& request, Result<PulledRegion> pulled) {
   const std::lock_guard lock(mutex_);
   if (pulled.ok()) {
     ++counts_.pulls;
@@ -50,24 +55,55 @@ Result<PulledRegion> BulkClient::pull(const BulkRequest& request, Deadline deadl
   return pulled;
 }
 
-Result<PulledRegion> BulkClient::try_pull(const BulkRequest& request, Deadline deadline,
-                                          PullCancellation& cancellation) {
+namespace {
+
+// Whatever happens, cancel() afterwards finds nothing to do.
+class CancelScope {
+ public:
+  explicit CancelScope(std::function<void()> end) : end_(std::move(end)) {}
+  ~CancelScope() { end_(); }
+  CancelScope(const CancelScope&) = delete;
+  CancelScope& operator=(const CancelScope&) = delete;
+
+ private:
+  const std::function<void()> end_;
+};
+
+Result<SharedRegion> destination(std::optional<SharedRegion> given, uint64_t bytes) {
+  if (!given) {
+    return SharedRegion::create("percheron pull", bytes, SharedRegion::Backing::kOnDemand);
+  }
+  if (given->access() == SharedRegion::Access::kReadWrite && given->size() >= bytes) {
+    return std::move(*given);
+  }
+  return invalid_argument(
+      "a region of " + std::to_string(given->size()) + " bytes cannot take a pull of " +
+      std::to_string(bytes) + " bytes" +
+      (given->access() == SharedRegion::Access::kRead ? ": it is read-only" : ""));
+}
+
+}  // namespace
+
+Result<PulledRegion> BulkClient::try_pull(std::optional<SharedRegion> given,
+                                          const BulkRequest& request, Deadline deadline,
+                                          PullCancellation* cancellation) {
   if (request.bytes == 0) return invalid_argument("a pull of no bytes");
-  const auto given_up = [&] { return cancellation.cancelled() || streams_->closed(); };
-  cancellation.set([this] { credits_.wake(); });
+  PullCancellation never;
+  PullCancellation& cancel = cancellation != nullptr ? *cancellation : never;
+  const CancelScope scope([&] { cancel.set(nullptr); });
+  cancel.set([this] { credits_.wake(); });
+  const auto given_up = [&] { return cancel.cancelled() || streams_->closed(); };
   PERCHERON_ASSIGN_OR_RETURN(ByteCredits::Hold hold,
                              credits_.take(request.bytes, deadline, given_up));
-  PERCHERON_ASSIGN_OR_RETURN(
-      SharedRegion region,
-      SharedRegion::create("percheron pull", request.bytes, SharedRegion::Backing::kOnDemand));
+  PERCHERON_ASSIGN_OR_RETURN(SharedRegion region, destination(std::move(given), request.bytes));
   BulkPull pull(request, region, *streams_, options_, deadline);
   {
     const std::lock_guard lock(mutex_);
     running_.insert(&pull);
   }
-  cancellation.set([&] { pull.stop(percheron::cancelled("the pull was cancelled")); });
-  Status status = pull.run();
-  cancellation.set(nullptr);
+  cancel.set([&] { pull.stop(cancelled("the pull was cancelled")); });
+  const Status status = pull.run();
+  cancel.set(nullptr);
   {
     const std::lock_guard lock(mutex_);
     running_.erase(&pull);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -26,7 +27,7 @@ struct BulkRequest {
 
 /// What arrived, with the credits that its bytes hold until it goes.
 struct PulledRegion {
-  SharedRegion region;
+  SharedRegion region;  // its first BulkRequest::bytes bytes
   ByteCredits::Hold hold;
 };
 
@@ -88,6 +89,12 @@ class BulkClient {
   Result<PulledRegion> pull(const BulkRequest& request, Deadline deadline,
                             PullCancellation* cancellation = nullptr);
 
+  /// As pull(), into `region`, which has at least request.bytes bytes and is writable: one that was
+  /// used before saves the clearing of new memory, which takes as long as the transfer. It must not
+  /// be in use anywhere; after an error it is gone.
+  Result<PulledRegion> pull_into(SharedRegion region, const BulkRequest& request, Deadline deadline,
+                                 PullCancellation* cancellation = nullptr);
+
   /// Ends all pulls, now and later, and the connections. One that is being made is waited for by
   /// its pull.
   void close();
@@ -95,8 +102,9 @@ class BulkClient {
   BulkClientCounts counts() const;
 
  private:
-  Result<PulledRegion> try_pull(const BulkRequest& request, Deadline deadline,
-                                PullCancellation& cancellation);
+  Result<PulledRegion> count(const BulkRequest& request, Result<PulledRegion> pulled);
+  Result<PulledRegion> try_pull(std::optional<SharedRegion> region, const BulkRequest& request,
+                                Deadline deadline, PullCancellation* cancellation);
 
   ByteCredits& credits_;
   const BulkClientOptions options_;

@@ -31,11 +31,11 @@ BulkPull::BulkPull(const BulkRequest& request, SharedRegion& into, BulkStreams& 
                    const BulkClientOptions& options, Deadline deadline)
     : request_(request),
       region_(into),
-      into_(into.writable_bytes()),
+      into_(into.writable_bytes().first(request.bytes)),
       streams_(streams),
       options_(options),
       deadline_(deadline),
-      chunk_count_((into.size() + options.chunk_bytes - 1) / options.chunk_bytes),
+      chunk_count_((into_.size() + options.chunk_bytes - 1) / options.chunk_bytes),
       streams_max_(static_cast<int>(
           std::min<size_t>(static_cast<size_t>(options.streams_per_pull), chunk_count_))),
       // A second request hides the way there and back, but takes a chunk from a free stream.
@@ -87,10 +87,10 @@ bool BulkPull::stopped() const {
   return !error_.ok();
 }
 
-bool BulkPull::next_chunk(Chunk& chunk) {
+bool BulkPull::next_chunk(Trust trust, Chunk& chunk) {
   const std::lock_guard lock(mutex_);
   if (!error_.ok()) return false;
-  if (!waiting_.empty()) {
+  if (trust == Trust::kWorks && !waiting_.empty()) {
     chunk = waiting_.front();
     waiting_.pop_front();
     return true;
@@ -111,14 +111,15 @@ bool BulkPull::give_back(Asked& asked) {
 }
 
 void BulkPull::work(std::unique_ptr<ByteStream> stream) {
-  for (;;) {
+  // Who has put chunks back fetches them by a new stream, so none is forgotten.
+  for (Trust trust = Trust::kUntried;; trust = Trust::kWorks) {
     {
       const std::lock_guard lock(mutex_);
       active_.insert(stream.get());
       if (!error_.ok()) stream->close();
     }
     Asked asked;
-    const Status status = fetch(*stream, asked);
+    const Status status = fetch(*stream, trust, asked);
     {
       const std::lock_guard lock(mutex_);
       active_.erase(stream.get());
@@ -147,16 +148,17 @@ void BulkPull::work(std::unique_ptr<ByteStream> stream) {
   }
 }
 
-Status BulkPull::fetch(ByteStream& stream, Asked& asked) {
+Status BulkPull::fetch(ByteStream& stream, Trust trust, Asked& asked) {
   for (;;) {
     Chunk chunk;
-    while (asked.size() < asked_max_ && next_chunk(chunk)) {
+    while (asked.size() < asked_max_ && next_chunk(trust, chunk)) {
       asked.push_back(chunk);
       PERCHERON_RETURN_IF_ERROR(ask(stream, chunk));
     }
     if (asked.empty()) return ok_status();
     PERCHERON_RETURN_IF_ERROR(receive(stream, asked.front()));
     asked.pop_front();
+    trust = Trust::kWorks;
   }
 }
 

@@ -19,7 +19,8 @@ namespace percheron {
 /// One pull: chunks that wait to be asked for, and the streams that fetch them.
 class BulkPull {
  public:
-  /// `into` has request.bytes bytes, whose pages need not be there; all references are borrowed.
+  /// `into` has request.bytes bytes or more, whose pages need not be there; all references are
+  /// borrowed.
   BulkPull(const BulkRequest& request, SharedRegion& into, BulkStreams& streams,
            const BulkClientOptions& options, Deadline deadline);
 
@@ -37,15 +38,18 @@ class BulkPull {
   };
   // Requests on one stream whose answers have not come.
   using Asked = std::deque<Chunk>;
+  // A stream that was kept from an earlier pull may have ended meanwhile.
+  enum class Trust { kUntried, kWorks };
 
   std::span<std::byte> bytes_of(const Chunk& chunk) const;
   bool stopped() const;
-  bool next_chunk(Chunk& chunk);
+  /// A chunk that has failed is only for a stream that works.
+  bool next_chunk(Trust trust, Chunk& chunk);
   /// Puts chunks back whose stream broke; false when one may not be asked for again.
   bool give_back(Asked& asked);
   void work(std::unique_ptr<ByteStream> stream);
   /// Fetches until none is left; what was asked for in vain stays in `asked`.
-  Status fetch(ByteStream& stream, Asked& asked);
+  Status fetch(ByteStream& stream, Trust trust, Asked& asked);
   Status ask(ByteStream& stream, const Chunk& chunk);
   Status receive(ByteStream& stream, const Chunk& chunk);
   Status receive_bytes(ByteStream& stream, std::span<std::byte> into, uint32_t& crc);

@@ -150,9 +150,11 @@ TEST_F(BulkFaultsTest, APeerThatCannotBeReachedIsAnError) {
 TEST_F(BulkFaultsTest, ConnectionsThatEndedMeanwhileAreReplaced) {
   const BulkRequest request = offer();
   BulkClient client("node2", node.connector(), credits, small_chunks());
-  expect_arrived(client.pull(request, soon()));
-  node.end_connections();
-  expect_arrived(client.pull(request, soon()));
+  // A chunk may not be tried on a second one that has ended: several rounds, for chance has a part.
+  for (int i = 0; i < 10; ++i) {
+    expect_arrived(client.pull(request, soon()));
+    node.end_connections();
+  }
 }
 
 TEST_F(BulkFaultsTest, APullIsCancelled) {

@@ -75,6 +75,29 @@ TEST_F(BulkTest, CreditsLimitWhatAllPullsHold) {
   EXPECT_EQ(client.counts().failed, 1);
 }
 
+TEST_F(BulkTest, ARegionIsUsedAgain) {
+  const BulkRequest request = offer();
+  BulkClient client("node2", node.connector(), credits, small_chunks());
+  auto used = SharedRegion::create("test", kBytes + 5000, SharedRegion::Backing::kReserved).value();
+  std::ranges::fill(used.writable_bytes(), std::byte{1});
+  const std::byte* memory = used.bytes().data();
+  for (int i = 0; i < 2; ++i) {
+    auto pulled = client.pull_into(std::move(used), request, soon());
+    ASSERT_TRUE(pulled.ok()) << pulled.status().message();
+    EXPECT_EQ(pulled->region.bytes().data(), memory);
+    EXPECT_TRUE(std::ranges::equal(pulled->region.bytes().first(kBytes), region->bytes()));
+    EXPECT_EQ(pulled->region.bytes()[kBytes], std::byte{1});
+    used = std::move(pulled->region);
+  }
+  auto small = SharedRegion::create("test", kBytes - 1, SharedRegion::Backing::kOnDemand).value();
+  const auto refused = client.pull_into(std::move(small), request, soon());
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(used.seal_content().ok());
+  EXPECT_THAT(client.pull_into(std::move(used), request, soon()).status().message(),
+              HasSubstr("read-only"));
+  EXPECT_EQ(credits.bytes_held(), 0u);
+}
+
 TEST_F(BulkTest, MoreThanAllCreditsIsRefused) {
   const BulkRequest request = offer();
   ByteCredits few(kBytes - 1);
