@@ -62,12 +62,20 @@ class Orders final : public RunOrders {
       order.prove = prove;
       encode_progress(progress, order);
       self_->send(peers_->trainers[snapshot_trainer_], order);
+      written_elsewhere_ = step;
       return;
     }
     world_.disk.post([&parts, supervisor = peers_->supervisor, step, progress, prove] {
       caf::anon_send(supervisor, write_snapshot(parts, step, progress, prove));
     });
   }
+
+  /// The step whose checkpoint `trainer` was writing when it was lost, which nobody ends now.
+  std::optional<int64_t> lost_checkpoint(int trainer) {
+    if (static_cast<size_t>(trainer) != snapshot_trainer_) return std::nullopt;
+    return std::exchange(written_elsewhere_, std::nullopt);
+  }
+  void checkpoint_written() { written_elsewhere_.reset(); }
 
   void mark_best(int64_t step) override {
     RunParts& parts = world_.parts;
@@ -103,7 +111,8 @@ class Orders final : public RunOrders {
   caf::event_based_actor* self_;
   SupervisorWorld world_;
   PeersPtr peers_;
-  size_t snapshot_trainer_ = 0;  // that took the last one
+  size_t snapshot_trainer_ = 0;               // that took the last one
+  std::optional<int64_t> written_elsewhere_;  // the step that it is writing in its own process
   std::optional<Status> pending_finish_;
 };
 
@@ -153,7 +162,19 @@ class Shell {
     supervisor_.evaluated(message.trainer, message.round, counts, message.seconds);
   }
 
+  void worker_lost(const WorkerLost& message) {
+    supervisor_.worker_lost(message.kind, message.number);
+    if (message.kind != WorkerKind::kTrainer) return;
+    const std::optional<int64_t> step = orders_.lost_checkpoint(message.number);
+    if (!step) return;
+    CheckpointReport report;
+    report.step = *step;
+    report.error = "the trainer that wrote it is gone";
+    supervisor_.checkpoint_written(report, unavailable(report.error));
+  }
+
   void written(const CheckpointWritten& message) {
+    orders_.checkpoint_written();
     CheckpointReport report;
     report.step = message.step;
     report.directory = message.path;
@@ -263,7 +284,7 @@ caf::message_handler run_handlers(const std::shared_ptr<Shell>& shell) {
 caf::message_handler member_handlers(const std::shared_ptr<Shell>& shell) {
   RunSupervisor* s = &shell->supervisor();
   return {
-      [shell, s](const WorkerLost& m) { s->worker_lost(m.kind, m.number), shell->settle(); },
+      [shell](const WorkerLost& m) { shell->worker_lost(m), shell->settle(); },
       [shell, s](const WorkerReady& m) { s->worker_ready(m.kind, m.number), shell->settle(); },
       [shell, s](const NodeLost& m) { s->node_lost(m.node), shell->settle(); },
       [s](const QueuedAgain& m) { s->queued_again(m.kind, m.micro_batches); },

@@ -138,8 +138,9 @@ Result<std::string> NodeDaemon::submit(const proto::SubmitRun& submit) {
       proto::RunRecord* const record,
       book_.add(submit.name().empty() ? default_name(submit.config()) : submit.name(),
                 options_.name, submit.config()));
-  changed_.notify_all();
-  return record->id();
+  const std::string id = record->id();
+  start_queued_locked();
+  return id;
 }
 
 bool NodeDaemon::has_supervisor_locked(const std::string& run) {

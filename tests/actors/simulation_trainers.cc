@@ -142,7 +142,7 @@ void Simulation::write_checkpoint(int64_t step, const RunProgress& progress, boo
     report.step = step;
     report.directory = "step-" + std::to_string(step);
     Status status;
-    if (random_.uniform() < world_.deaths && step > 0) {
+    if (random_.uniform() < world_.deaths && step > 0 && step < world_.setup->steps.steps()) {
       status = resource_exhausted("no space");
       report.error = status.message();
     } else {
