@@ -16,8 +16,10 @@
 #include "actors/feature_maker.h"
 #include "actors/policy/quarantine.h"
 #include "actors/run_fingerprint.h"
+#include "actors/tensor_parallel_target.h"
 #include "base/units.h"
 #include "model/target.h"
+#include "model/target_files.h"
 
 namespace percheron {
 namespace {
@@ -41,12 +43,14 @@ class CaptureJob {
 
  private:
   struct Place {
-    std::unique_ptr<DeviceWorker> worker;
-    std::unique_ptr<Target> target;  // after the worker: goes first
+    std::vector<std::unique_ptr<DeviceWorker>> workers;  // of a target's ranks; rank 0's makes
+    std::unique_ptr<Target> target;                      // after the workers: goes first
     std::unique_ptr<FeatureMaker> maker;
   };
 
   Status load_targets();
+  Status load_target(const std::vector<DeviceId>& group,
+                     const std::shared_ptr<const TargetFiles>& files, const TargetOptions& options);
   Status look_at_directory();
   void work(Context& context, FeatureMaker& maker);
   std::optional<size_t> next_unit();
@@ -91,22 +95,40 @@ Status CaptureJob::load_targets() {
   options.capture = setup_->drafter.capture;
   options.capture_last = plan_.shape.has_last;
   options.head = plan_.shape.has_top1;
-  const std::set<DeviceId> devices(setup_->placement.targets.begin(),
-                                   setup_->placement.targets.end());
-  for (const DeviceId id : devices) {
+  PERCHERON_ASSIGN_OR_RETURN(
+      const std::shared_ptr<const TargetFiles> files,
+      open_target_files(files_, setup_->config.target().path(), setup_->target));
+  // A device that is named twice still takes its turns alone.
+  const std::vector<std::vector<DeviceId>> named = setup_->placement.target_groups();
+  for (const auto& group : std::set<std::vector<DeviceId>>(named.begin(), named.end())) {
+    PERCHERON_RETURN_IF_ERROR(load_target(group, files, options));
+  }
+  return ok_status();
+}
+
+Status CaptureJob::load_target(const std::vector<DeviceId>& group,
+                               const std::shared_ptr<const TargetFiles>& files,
+                               const TargetOptions& options) {
+  Place& place = places_.emplace_back();
+  std::vector<DeviceWorker*> workers;
+  for (const DeviceId id : group) {
     Result<std::unique_ptr<DeviceWorker>> worker =
         DeviceWorker::start(id, setup_->placement.device_options(), clock_);
     if (!worker.ok()) return worker.status().with_context("placement.targets");
-    Place& place = places_.emplace_back();
-    place.worker = std::move(worker).value();
-    PERCHERON_RETURN_IF_ERROR(place.worker->run([&](Context& context) -> Status {
-      PERCHERON_ASSIGN_OR_RETURN(
-          place.target, Target::load(files_, setup_->config.target().path(), context, options));
+    place.workers.push_back(std::move(worker).value());
+    workers.push_back(place.workers.back().get());
+  }
+  if (group.size() > 1) {
+    PERCHERON_ASSIGN_OR_RETURN(place.target,
+                               TensorParallelTarget::load(files, workers, options, {}));
+  } else {
+    PERCHERON_RETURN_IF_ERROR(workers.front()->run([&](Context& context) -> Status {
+      PERCHERON_ASSIGN_OR_RETURN(place.target, Target::load(files, context, options));
       return ok_status();
     }));
-    place.maker =
-        std::make_unique<TargetFeatureMaker>(*place.target, nullptr, quarantine_, plan_.shape, "");
   }
+  place.maker =
+      std::make_unique<TargetFeatureMaker>(*place.target, nullptr, quarantine_, plan_.shape, "");
   return ok_status();
 }
 
@@ -289,10 +311,12 @@ Result<CaptureSummary> CaptureJob::run() {
   begin_ns_ = clock_.monotonic_ns();
   working_ = static_cast<int64_t>(places_.size());
   for (Place& place : places_) {
-    place.worker->post([this, &place](Context& context) { work(context, *place.maker); });
+    place.workers.front()->post([this, &place](Context& context) { work(context, *place.maker); });
   }
   wait();
-  for (Place& place : places_) place.worker->stop();
+  for (Place& place : places_) {
+    for (const auto& worker : place.workers) worker->stop();
+  }
   summary_.not_finite = not_finite();
   summary_.seconds = static_cast<double>(clock_.monotonic_ns() - begin_ns_) * 1e-9;
   if (!failed_.ok()) {

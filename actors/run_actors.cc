@@ -107,6 +107,7 @@ bool close_threads(RunParts& parts, WorkThread& disk, double seconds) {
   };
   for (TrainerPlace& trainer : parts.trainers) {
     if (trainer.group) trainer.group->close();
+    if (trainer.device_collective) trainer.device_collective->abort("the run has ended");
     if (trainer.reducer) trainer.reducer->close();
   }
   for (const auto& worker : parts.workers) worker->close();

@@ -29,6 +29,7 @@
 #include "data/feature_store.h"
 #include "data/offline_features.h"
 #include "kernels/collective.h"
+#include "kernels/device_collective.h"
 
 namespace percheron {
 
@@ -44,10 +45,15 @@ struct TrainerPlace {
   DeviceWorker* worker = nullptr;  // may be shared
   std::unique_ptr<StepTrainer> trainer;
   std::unique_ptr<TrainerGroup> group;  // null where there is never another trainer
-  std::unique_ptr<WorkThread> reducer;  // waits for the others in the group; null likewise
-  std::unique_ptr<WorkThread> disk;     // writes checkpoints where the supervisor is elsewhere
   std::vector<float> gradients;         // scratch of the reduction, host memory
   StepSums total;                       // over all trainers, once reduced
+  // Where gradients are summed between devices, for the reducer; else null, and they go through
+  // `gradients`.
+  std::unique_ptr<DeviceCollective> device_collective;
+  std::unique_ptr<Stream> reduce_stream;
+  Device* device = nullptr;             // the worker's
+  std::unique_ptr<WorkThread> reducer;  // waits for the others in the group; null as that is
+  std::unique_ptr<WorkThread> disk;     // writes checkpoints where the supervisor is elsewhere
   int node = 0;                         // whose store it reads first
 };
 
@@ -74,8 +80,12 @@ struct RunParts {
   std::unique_ptr<OfflineFeatures> offline;  // null when no features were captured before
   std::unique_ptr<FeatureCache> cache;       // null when nothing is kept for later epochs
   std::vector<std::unique_ptr<DeviceWorker>> workers;
-  std::map<DeviceId, std::unique_ptr<Target>> models;  // frozen targets, one per device
-  std::unique_ptr<CollectiveFactory> collectives;      // null where there is only one trainer
+  std::map<DeviceId, std::unique_ptr<Target>> models;  // frozen targets, by the device of rank 0
+  std::map<DeviceId, const Target*> lenders;  // whose embedding and head a trainer there may borrow
+  std::unique_ptr<CollectiveFactory> collectives;  // null where there is only one trainer
+  // By which the trainers sum their gradients between their devices, until they take their ends;
+  // empty where gradients go through host memory. Only where the trainers never change.
+  DeviceCollectives device_collectives;
   std::vector<TargetPlace> targets;
   std::vector<TrainerPlace> trainers;
   std::mutex snapshot_mutex;

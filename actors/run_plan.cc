@@ -6,133 +6,13 @@
 #include <algorithm>
 #include <optional>
 
-#include "actors/batch_source.h"
-#include "actors/offline_check.h"
 #include "actors/offline_setup.h"
+#include "actors/run_memory.h"
 #include "actors/setting_notes.h"
-#include "actors/step_trainer.h"
 #include "base/units.h"
-#include "kernels/planning_device.h"
 
 namespace percheron {
 namespace {
-
-/// A device that only counts, with what a Context needs.
-class CountingDevice {
- public:
-  static Result<std::unique_ptr<CountingDevice>> open() {
-    PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                               open_device({DeviceKind::kPlanning, 0}, DeviceOptions{1}));
-    return std::unique_ptr<CountingDevice>(new CountingDevice(std::move(device)));
-  }
-  Context& context() { return context_; }
-  uint64_t bytes() const { return planned_bytes(*device_); }
-
- private:
-  explicit CountingDevice(std::unique_ptr<Device> device)
-      : device_(std::move(device)),
-        stream_(device_->make_stream()),
-        arena_(*device_),
-        context_{*device_, *stream_, arena_} {}
-
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
-  Arena arena_;
-  Context context_;
-};
-
-// The micro-batch of the first epoch, or of the held-out data, with most tokens: it decides the
-// activations.
-MicroBatch largest_batch(BatchSource& batches, int64_t epoch, const EpochPlan& plan) {
-  int64_t largest = 0;
-  for (int64_t i = 1; i < plan.micro_batches(); ++i) {
-    if (plan.tokens(i) > plan.tokens(largest)) largest = i;
-  }
-  return batches.make({epoch, largest});
-}
-
-// Features as files give them: as large, their values don't matter.
-Features blank_features(const RunSetup& setup, const MicroBatch& batch) {
-  const FeatureShape& shape = setup.features;
-  Features features;
-  features.batch = batch;
-  features.dtype = shape.dtype;
-  features.slots = shape.slots;
-  features.hidden_size = shape.hidden_size;
-  features.has_last = shape.has_last;
-  features.hidden_states.resize(shape.hidden_bytes(batch.tokens()));
-  if (shape.has_top1) features.top1.assign(batch.token_ids.size(), setup.draft_ids.front());
-  return features;
-}
-
-Result<Features> count_capture(Context& context, const RunSetup& setup, Target& target,
-                               const MicroBatch& batch) {
-  return capture_features(context, target, batch, setup.features.dtype,
-                          setup.features.has_top1 ? Top1::kYes : Top1::kNo);
-}
-
-// One step and, with held-out data, one evaluation: each takes scratch that the others don't.
-Status count_training(Context& context, DrafterTrainer& trainer, const Features& features,
-                      const std::optional<Features>& held_out) {
-  PERCHERON_RETURN_IF_ERROR(trainer.add(context, features).status());
-  StepSums sums;
-  sums.weight = 1;
-  PERCHERON_RETURN_IF_ERROR(trainer.apply(context, nullptr, sums, 0).status());
-  return held_out ? trainer.evaluate(context, *held_out).status() : ok_status();
-}
-
-Status count_memory(const std::shared_ptr<const RunSetup>& setup, FileSystem& files,
-                    RunPlan& plan) {
-  BatchSource batches(setup, system_clock());
-  const RunData& data = setup->data;
-  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> device, CountingDevice::open());
-  TargetOptions options;
-  options.compute_dtype = setup->target_dtype;
-  options.capture = setup->drafter.capture;
-  options.capture_last = setup->features.has_last;
-  options.layers = setup->config.features().from().empty();
-  PERCHERON_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Target> target,
-      Target::load(files, setup->config.target().path(), device->context(), options));
-  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<OfflineFeatures> offline,
-                             open_offline_features(*setup, files, target->weights_hash(), ""));
-  if (offline) plan.offline = offline->coverage();
-  if (target_must_run(*setup, offline.get())) {
-    PERCHERON_RETURN_IF_ERROR(target->load_layers(device->context()));
-  }
-  if (offline && !offline->peer_files().empty()) {
-    PERCHERON_RETURN_IF_ERROR(
-        live_states(device->context(), *target, offline->peer_files()).status());
-  }
-  const MicroBatch batch =
-      largest_batch(batches, 0, EpochPlan::make(data.selection, data.options, 0));
-  Features features = blank_features(*setup, batch);
-  if (!offline || offline->coverage().missing() > 0) {
-    PERCHERON_ASSIGN_OR_RETURN(features, count_capture(device->context(), *setup, *target, batch));
-  }
-  std::optional<Features> held_out;
-  if (data.held_out) {
-    const MicroBatch measured = largest_batch(
-        batches, kHeldOutEpoch, EpochPlan::make(data.held_out_selection, data.held_out_options, 0));
-    PERCHERON_ASSIGN_OR_RETURN(held_out,
-                               count_capture(device->context(), *setup, *target, measured));
-  }
-  const uint64_t target_bytes = device->bytes();
-  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> other, CountingDevice::open());
-  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<DrafterTrainer> trainer,
-                             DrafterTrainer::make(other->context(), files, setup, *target));
-  for (const auto& parameter : trainer->drafter().parameters()) {
-    (parameter->trainable ? plan.trained_parameters : plan.frozen_parameters) +=
-        parameter->value.view().elements();
-  }
-  PERCHERON_RETURN_IF_ERROR(count_training(other->context(), *trainer, features, held_out));
-  const uint64_t trainer_bytes = other->bytes();
-  for (DevicePlan& place : plan.devices) {
-    if (place.targets > 0) place.target_bytes = target_bytes;
-    place.trainer_bytes = trainer_bytes * static_cast<uint64_t>(place.trainers);
-  }
-  return ok_status();
-}
 
 std::string schedule_text(const RunSetup& setup) {
   static constexpr const char* kShapes[] = {"cosine", "linear", "constant", "wsd"};
@@ -242,15 +122,22 @@ Result<RunPlan> plan_run(const RunSetup& setup, FileSystem& files) {
                              static_cast<int64_t>(setup.data.held_out_selection.samples.size()));
   }
   for (DeviceId id : setup.placement.devices()) {
-    DevicePlan device{id, 0, 0, 0, 0};
+    DevicePlan device;
+    device.id = id;
     const auto on = [id](const std::vector<DeviceId>& ids) {
       return static_cast<int>(std::count(ids.begin(), ids.end(), id));
     };
     device.targets = on(setup.placement.targets);
     device.trainers = on(setup.placement.trainers);
+    for (const std::vector<DeviceId>& group : setup.placement.target_groups()) {
+      const auto found = std::find(group.begin(), group.end(), id);
+      if (found == group.end()) continue;
+      device.rank = static_cast<int>(found - group.begin());
+      device.ranks = static_cast<int>(group.size());
+    }
     plan.devices.push_back(device);
   }
-  PERCHERON_RETURN_IF_ERROR(count_memory(plan.setup, files, plan));
+  PERCHERON_RETURN_IF_ERROR(count_memory(files, plan));
   add_notes(setup, plan);
   PERCHERON_RETURN_IF_ERROR(check_plan_fits(plan, look_at_devices(setup, plan)));
   return plan;
@@ -318,8 +205,11 @@ std::string RunPlan::text() const {
   }
   for (const DevicePlan& device : devices) {
     const bool cpu = device.id.kind == DeviceKind::kCpu;
-    text += fmt::format("{:<11} {} target(s) {}, {} trainer(s) {}{}\n", to_string(device.id),
-                        device.targets, format_bytes(device.target_bytes), device.trainers,
+    const std::string targets =
+        device.ranks == 1 ? fmt::format("{} target(s)", device.targets)
+                          : fmt::format("target, rank {} of {},", device.rank, device.ranks);
+    text += fmt::format("{:<11} {} {}, {} trainer(s) {}{}\n", to_string(device.id), targets,
+                        format_bytes(device.target_bytes), device.trainers,
                         format_bytes(device.trainer_bytes),
                         cpu ? fmt::format("; {} thread(s)", setup->placement.threads) : "");
   }

@@ -19,7 +19,8 @@ namespace percheron {
 struct DevicePlan {
   DeviceId id;
   int targets = 0, trainers = 0;  // actors on it
-  uint64_t target_bytes = 0;      // weights and activations of the target on it
+  int rank = 0, ranks = 1;        // of the devices that hold its target together
+  uint64_t target_bytes = 0;      // weights and activations of the target, or its shard, on it
   uint64_t trainer_bytes = 0;     // of all its trainers: weights, moments, gradients, and the
                                   // largest of a micro-batch, an update and an evaluation
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
-#include <thread>
 #include <unordered_set>
 
 #include "actors/offline_setup.h"
@@ -17,6 +16,7 @@
 #include "base/hash.h"
 #include "model/drafter_config.h"
 #include "model/drafter_files.h"
+#include "model/target_shard.h"
 
 namespace percheron {
 namespace {
@@ -75,43 +75,6 @@ Status check_numbers(const proto::Run& run) {
   PERCHERON_RETURN_IF_ERROR(at_least("checkpoint.keep", run.checkpoint().keep(), 1));
   PERCHERON_RETURN_IF_ERROR(check_drafter_numbers(run.drafter()));
   return check_evaluation(run.evaluate());
-}
-
-// --- devices -------------------------------------------------------------------------------------
-
-Result<std::vector<DeviceId>> parse_devices(
-    const char* key, const google::protobuf::RepeatedPtrField<std::string>& names) {
-  std::vector<DeviceId> ids;
-  for (const std::string& name : names) {
-    Result<DeviceId> id = parse_device_id(name);
-    if (!id.ok()) return id.status().with_context(key);
-    if (id->kind == DeviceKind::kPlanning) {
-      return invalid_argument(fmt::format("{} names {}, which only counts memory", key, name));
-    }
-    ids.push_back(*id);
-  }
-  if (ids.empty()) ids.push_back({DeviceKind::kCpu, 0});
-  return ids;
-}
-
-Result<PlacementPlan> resolve_placement(const proto::Placement& given) {
-  PlacementPlan plan;
-  PERCHERON_ASSIGN_OR_RETURN(plan.targets, parse_devices("placement.targets", given.targets()));
-  PERCHERON_ASSIGN_OR_RETURN(plan.trainers, parse_devices("placement.trainers", given.trainers()));
-  const std::vector<DeviceId> devices = plan.devices();
-  const auto cpus = std::count_if(devices.begin(), devices.end(),
-                                  [](const DeviceId& id) { return id.kind != DeviceKind::kCuda; });
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  if (given.has_threads()) {
-    if (given.threads() < 1 || given.threads() > 4096) {
-      return invalid_argument(
-          fmt::format("placement.threads is {}: it must be from 1 to 4096", given.threads()));
-    }
-    plan.threads = static_cast<int>(given.threads());
-  } else {
-    plan.threads = std::max(1, cores / std::max(1, static_cast<int>(cpus)));
-  }
-  return plan;
 }
 
 // --- data ----------------------------------------------------------------------------------------
@@ -434,12 +397,6 @@ AttentionKernel attention_of(const proto::Target& target) {
 
 }  // namespace
 
-std::vector<DeviceId> PlacementPlan::devices() const {
-  std::set<DeviceId> all(targets.begin(), targets.end());
-  all.insert(trainers.begin(), trainers.end());
-  return {all.begin(), all.end()};
-}
-
 Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileSystem& files) {
   PERCHERON_RETURN_IF_ERROR(check_numbers(run));
   auto setup = std::make_shared<RunSetup>();
@@ -453,6 +410,7 @@ Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileS
   PERCHERON_ASSIGN_OR_RETURN(setup->placement, resolve_placement(run.placement()));
   setup->placement.attention = attention_of(run.target());
   PERCHERON_ASSIGN_OR_RETURN(setup->target, read_model_config(files, run.target().path()));
+  PERCHERON_RETURN_IF_ERROR(check_tensor_parallel(setup->target, setup->placement.tensor_parallel));
   PERCHERON_ASSIGN_OR_RETURN(setup->data, resolve_data(run, files, setup->target));
   PERCHERON_RETURN_IF_ERROR(check_offline_settings(run, setup->data.options, setup->target));
   PERCHERON_ASSIGN_OR_RETURN(

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/placement_plan.h"
 #include "actors/policy/mailbox_policy.h"
 #include "actors/policy/step_plan.h"
 #include "base/file_system.h"
@@ -28,19 +29,6 @@ namespace percheron {
 inline constexpr int64_t kEpochsMax = 10'000;
 inline constexpr int64_t kMicroBatchesMax = 100'000'000;  // of all epochs
 inline constexpr int64_t kStepMicroBatchesMax = 1 << 20;
-
-/// Where the actors of a run compute.
-struct PlacementPlan {
-  std::vector<DeviceId> targets;   // one actor each; a device may occur several times
-  std::vector<DeviceId> trainers;  // likewise
-  int threads = 1;                 // cores of each CPU device
-  AttentionKernel attention = AttentionKernel::kOwn;
-
-  /// Every device in use, once, in order.
-  std::vector<DeviceId> devices() const;
-  /// How each of them is opened.
-  DeviceOptions device_options() const { return {threads, attention}; }
-};
 
 /// The rows that a run learns from and is measured on.
 struct RunData {

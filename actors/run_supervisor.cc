@@ -41,7 +41,7 @@ RunSupervisor::RunSupervisor(SupervisorSettings settings, RunOrders& orders, Run
       progress_(settings_.progress),
       saved_{settings_.resumed_from, settings_.progress},
       first_step_(settings_.progress.step),
-      roll_(static_cast<int>(setup_.placement.targets.size()),
+      roll_(static_cast<int>(setup_.placement.target_groups().size()),
             static_cast<int>(setup_.placement.trainers.size())),
       epochs_done_(setup_.steps.begin(settings_.progress.step).epoch) {
   if (progress_.best_step) {
@@ -114,7 +114,7 @@ void RunSupervisor::epoch_exhausted(int64_t number) {
   touch();
   if (number < 0) return;  // held-out data
   EpochTermination& termination = epoch(number);
-  for (size_t target = 0; target < setup_.placement.targets.size(); ++target) {
+  for (size_t target = 0; target < setup_.placement.target_groups().size(); ++target) {
     termination.target_done(static_cast<int>(target));
   }
   targets_done_ = number == setup_.steps.at(setup_.steps.steps() - 1).epoch;

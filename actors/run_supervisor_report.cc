@@ -75,16 +75,19 @@ std::string RunSupervisor::standstill() const {
   std::string text = fmt::format("no word from anyone for {} at {}",
                                  format_duration(now() - last_word_), where(ledger_.step()));
   const auto add_workers = [&](const char* kind, const std::map<int, Worker>& workers,
-                               const std::vector<DeviceId>& devices) {
+                               const std::vector<std::string>& devices) {
     for (const auto& [number, worker] : workers) {
       if (!worker.id) continue;
       text += fmt::format("; {} {} on {} has worked on micro-batch ({}, {}) for {}", kind, number,
-                          to_string(devices[static_cast<size_t>(number)]), worker.id->epoch,
-                          worker.id->index, format_duration(now() - worker.since));
+                          devices[static_cast<size_t>(number)], worker.id->epoch, worker.id->index,
+                          format_duration(now() - worker.since));
     }
   };
-  add_workers("target", targets_, setup_.placement.targets);
-  add_workers("trainer", trainers_, setup_.placement.trainers);
+  std::vector<std::string> groups, trainers;
+  for (const auto& group : setup_.placement.target_groups()) groups.push_back(to_string(group));
+  for (const DeviceId id : setup_.placement.trainers) trainers.push_back(to_string(id));
+  add_workers("target", targets_, groups);
+  add_workers("trainer", trainers_, trainers);
   if (!held_out_ready_) text += "; the held-out features are not complete";
   if (ledger_.phase() != StepLedger::Phase::kComputing) {
     text += fmt::format("; trainers {} have not {} the step", fmt::join(ledger_.missing(), ", "),

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "actors/gradient_reduction.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "model/warm_start.h"
@@ -98,6 +99,42 @@ Result<StepSums> DrafterTrainer::collect(Context& context, std::vector<float>& g
   return sums_;
 }
 
+Result<StepSums> DrafterTrainer::complete(Context& context) {
+  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
+  return sums_;
+}
+
+// Into scratch, so that the gradients are whole if a member is lost before all have reduced.
+Status DrafterTrainer::reduce(Device& device, Stream& stream, DeviceCollective& collective) {
+  if (reduced_.empty()) {
+    for (const auto& parameter : drafter_->parameters()) {
+      if (!parameter->trainable) continue;
+      const TensorView gradient = parameter->gradient.view();
+      PERCHERON_ASSIGN_OR_RETURN(Tensor sum, device.make_tensor(DType::kF32, gradient.shape()));
+      reduced_.push_back({gradient, sum});
+      sum_tensors_.push_back(std::move(sum));
+    }
+  }
+  for (const auto& bucket : make_gradient_buckets(reduced_, kGradientBucketBytes)) {
+    collective.all_reduce_sum(stream, bucket);
+  }
+  PERCHERON_RETURN_IF_ERROR(collective.wait_idle(stream));
+  reduced_step_ = true;
+  return ok_status();
+}
+
+Status DrafterTrainer::take_reduced(Context& context) {
+  size_t next = 0;
+  for (const auto& parameter : drafter_->parameters()) {
+    if (!parameter->trainable) continue;
+    const TensorView sum = sum_tensors_[next++];
+    context.device.copy_bytes(context.stream, parameter->gradient.view().data(), sum.data(),
+                              sum.bytes());
+  }
+  reduced_step_ = false;
+  return context.stream.wait_idle();
+}
+
 Status DrafterTrainer::scatter(Context& context, const std::vector<float>& gradients) {
   size_t offset = 0;
   for (const auto& parameter : drafter_->parameters()) {
@@ -113,6 +150,7 @@ Status DrafterTrainer::scatter(Context& context, const std::vector<float>& gradi
 void DrafterTrainer::discard(Context& context) {
   zero_gradients(context, drafter_->parameters());
   sums_ = StepSums();
+  reduced_step_ = false;
 }
 
 Result<AppliedStep> DrafterTrainer::apply(Context& context, const std::vector<float>* gradients,
@@ -128,6 +166,7 @@ Result<AppliedStep> DrafterTrainer::apply(Context& context, const std::vector<fl
     return applied;
   }
   if (gradients) PERCHERON_RETURN_IF_ERROR(scatter(context, *gradients));
+  if (reduced_step_) PERCHERON_RETURN_IF_ERROR(take_reduced(context));
   PERCHERON_ASSIGN_OR_RETURN(applied.gradient_norm,
                              optimizer_->step(context, total.weight, applied.rate_factor));
   drafter_->weights_changed(context);

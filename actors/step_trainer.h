@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "data/features.h"
 #include "kernels/device.h"
+#include "kernels/device_collective.h"
 #include "model/acceptance.h"
 #include "model/drafter.h"
 #include "model/drafter_files.h"
@@ -43,13 +44,19 @@ class StepTrainer {
   virtual Result<StepSums> add(Context& context, const Features& features) = 0;
   /// Copies the step's gradients to `gradients`, one after the other, and returns the step's sums.
   virtual Result<StepSums> collect(Context& context, std::vector<float>& gradients) = 0;
+  /// Instead of collect(), where gradients are summed between devices: waits until the step's
+  /// gradients are complete and returns the step's sums.
+  virtual Result<StepSums> complete(Context& context) = 0;
+  /// After complete(): sums the gradients over all trainers into device memory of their own, which
+  /// apply() then reads. On a thread of its own, with a stream of the same device; waits for it.
+  virtual Status reduce(Device& device, Stream& stream, DeviceCollective& collective) = 0;
   /// The step's own sums, for a trainer that is alone and need not reduce.
   virtual const StepSums& sums() const = 0;
   /// Forgets the step's gradients and sums.
   virtual void discard(Context& context) = 0;
   /// Updates the parameters with the sums over all trainers: `gradients` as collect() laid them out
-  /// (null: this trainer's own), divided by total.weight. kDataLoss if loss or gradient is not
-  /// finite: parameters are unchanged then. Starts the next step.
+  /// (null: those of reduce(), else this trainer's own), divided by total.weight. kDataLoss if loss
+  /// or gradient is not finite: parameters are unchanged then. Starts the next step.
   virtual Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
                                     const StepSums& total, int64_t step) = 0;
   /// Goes on from a snapshot's masters and moments; what was summed is forgotten.
@@ -73,6 +80,8 @@ class DrafterTrainer final : public StepTrainer {
 
   Result<StepSums> add(Context& context, const Features& features) override;
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override;
+  Result<StepSums> complete(Context& context) override;
+  Status reduce(Device& device, Stream& stream, DeviceCollective& collective) override;
   const StepSums& sums() const override { return sums_; }
   void discard(Context& context) override;
   Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
@@ -88,12 +97,16 @@ class DrafterTrainer final : public StepTrainer {
  private:
   DrafterTrainer(std::shared_ptr<const RunSetup> setup, TargetParts parts);
   Status scatter(Context& context, const std::vector<float>& gradients);
+  Status take_reduced(Context& context);
 
   std::shared_ptr<const RunSetup> setup_;
   TargetParts parts_;
   std::unique_ptr<Drafter> drafter_;
   std::unique_ptr<Optimizer> optimizer_;
   StepSums sums_;
+  std::vector<Tensor> sum_tensors_;     // of reduce(), made when it first runs
+  std::vector<ReducedTensor> reduced_;  // each trained gradient, and its sum in these
+  bool reduced_step_ = false;           // whether they hold the step's sums
 };
 
 }  // namespace percheron

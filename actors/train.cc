@@ -5,18 +5,22 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
+#include "actors/gradient_reduction.h"
 #include "actors/offline_check.h"
 #include "actors/offline_feature_maker.h"
 #include "actors/offline_setup.h"
 #include "actors/run_assembly.h"
 #include "actors/run_fingerprint.h"
 #include "actors/setting_notes.h"
+#include "actors/tensor_parallel_target.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "data/checkpoint.h"
 #include "data/directory_lock.h"
+#include "model/target_files.h"
 
 namespace percheron {
 namespace {
@@ -33,33 +37,60 @@ DeviceWorker* worker_of(const RunParts& parts, DeviceId id) {
 
 // CPU devices share the host's memory, so their trainers may borrow from any CPU's target.
 const Target* model_for_trainer(const RunParts& parts, DeviceId id) {
-  const auto own = parts.models.find(id);
-  if (own != parts.models.end()) return own->second.get();
+  const auto own = parts.lenders.find(id);
+  if (own != parts.lenders.end()) return own->second;
   if (id.kind != DeviceKind::kCpu) return nullptr;
-  for (const auto& [device, model] : parts.models) {
-    if (device.kind == DeviceKind::kCpu) return model.get();
+  for (const auto& [device, model] : parts.lenders) {
+    if (device.kind == DeviceKind::kCpu) return model;
   }
   return nullptr;
 }
 
-// Trainers need a target's embedding and head alone.
-enum class TargetLayers { kNeeded, kUnused };
+// The devices of trainers that can't borrow from another device.
+std::set<DeviceId> borrowing_devices(const PlacementPlan& placement) {
+  std::set<DeviceId> devices;
+  for (const DeviceId id : placement.trainers) {
+    if (id.kind != DeviceKind::kCpu) devices.insert(id);
+  }
+  return devices;
+}
 
-Status load_target(RunParts& parts, DeviceId id, TargetLayers layers) {
-  if (parts.models.count(id) != 0) return ok_status();
-  const RunSetup& setup = *parts.setup;
+TargetOptions target_options(const RunSetup& setup) {
   TargetOptions options;
   options.compute_dtype = setup.target_dtype;
   options.capture = setup.drafter.capture;
   options.capture_last = setup.features.has_last;
-  // With files of features, once these were looked at.
-  options.layers = layers == TargetLayers::kNeeded && setup.config.features().from().empty();
+  options.layers = setup.config.features().from().empty();  // else once the files were looked at
+  return options;
+}
+
+Status load_whole(RunParts& parts, DeviceId id, const std::shared_ptr<const TargetFiles>& files,
+                  const TargetOptions& options) {
   return worker_of(parts, id)->run([&](Context& context) -> Status {
-    PERCHERON_ASSIGN_OR_RETURN(
-        parts.models[id],
-        Target::load(*parts.files, setup.config.target().path(), context, options));
+    PERCHERON_ASSIGN_OR_RETURN(parts.models[id], Target::load(files, context, options));
+    parts.lenders[id] = parts.models[id].get();
     return ok_status();
   });
+}
+
+Status load_target(RunParts& parts, const std::vector<DeviceId>& group,
+                   const std::shared_ptr<const TargetFiles>& files) {
+  const DeviceId id = group.front();
+  if (parts.models.count(id) != 0) return ok_status();
+  const RunSetup& setup = *parts.setup;
+  const TargetOptions options = target_options(setup);
+  if (group.size() == 1) return load_whole(parts, id, files, options);
+  std::vector<DeviceWorker*> workers;
+  for (const DeviceId device : group) workers.push_back(worker_of(parts, device));
+  PERCHERON_ASSIGN_OR_RETURN(
+      std::unique_ptr<TensorParallelTarget> target,
+      TensorParallelTarget::load(files, workers, options, borrowing_devices(setup.placement)));
+  for (int rank = 0; rank < target->size(); ++rank) {
+    const Target& shard = target->rank(rank);
+    if (shard.options().head) parts.lenders[group[static_cast<size_t>(rank)]] = &shard;
+  }
+  parts.models[id] = std::move(target);
+  return ok_status();
 }
 
 }  // namespace
@@ -76,13 +107,18 @@ Status open_devices(RunParts& parts) {
 }
 
 Status load_targets(RunParts& parts) {
-  const PlacementPlan& placement = parts.setup->placement;
-  for (DeviceId id : placement.targets) {
-    PERCHERON_RETURN_IF_ERROR(load_target(parts, id, TargetLayers::kNeeded));
+  const RunSetup& setup = *parts.setup;
+  PERCHERON_ASSIGN_OR_RETURN(
+      const std::shared_ptr<const TargetFiles> files,
+      open_target_files(*parts.files, setup.config.target().path(), setup.target));
+  for (const std::vector<DeviceId>& group : setup.placement.target_groups()) {
+    PERCHERON_RETURN_IF_ERROR(load_target(parts, group, files));
   }
-  for (DeviceId id : placement.trainers) {
+  TargetOptions lender = target_options(setup);
+  lender.layers = false;
+  for (const DeviceId id : setup.placement.trainers) {
     if (model_for_trainer(parts, id)) continue;
-    PERCHERON_RETURN_IF_ERROR(load_target(parts, id, TargetLayers::kUnused));
+    PERCHERON_RETURN_IF_ERROR(load_whole(parts, id, files, lender));
   }
   return ok_status();
 }
@@ -113,9 +149,9 @@ Status open_offline(RunParts& parts, const std::string& target_hash, RunObserver
   if (!parts.offline) return ok_status();
   observer.on_event("features: " + coverage_text(setup, parts.offline->coverage()));
   const bool must_run = target_must_run(setup, parts.offline.get());
-  for (const auto& [id, model] : parts.models) {
-    Target& target = *model;
-    PERCHERON_RETURN_IF_ERROR(worker_of(parts, id)->run([&](Context& context) -> Status {
+  for (const std::vector<DeviceId>& group : setup.placement.target_groups()) {
+    Target& target = *parts.models.at(group.front());
+    PERCHERON_RETURN_IF_ERROR(worker_of(parts, group.front())->run([&](Context& context) -> Status {
       PERCHERON_RETURN_IF_ERROR(tell_final_norm(context, setup, target, *parts.offline));
       return must_run ? target.load_layers(context) : ok_status();
     }));
@@ -214,10 +250,18 @@ Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point,
     place.worker = worker_of(parts, devices[i]);
     if (parts.collectives) {
       place.group = std::make_unique<TrainerGroup>(*parts.collectives, numbers[i]);
-      place.reducer = std::make_unique<WorkThread>(fmt::format("reduce {}", numbers[i]), *parts.clock);
+      place.reducer =
+          std::make_unique<WorkThread>(fmt::format("reduce {}", numbers[i]), *parts.clock);
+    }
+    if (!parts.device_collectives.empty()) {
+      place.device_collective = std::move(parts.device_collectives[i]);
     }
     uint32_t own = 0;
     PERCHERON_RETURN_IF_ERROR(place.worker->run([&](Context& context) -> Status {
+      if (place.device_collective) {
+        place.device = &context.device;
+        place.reduce_stream = context.device.make_stream();
+      }
       PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<DrafterTrainer> trainer,
                                  DrafterTrainer::make(context, *parts.files, parts.setup,
                                                       *model_for_trainer(parts, devices[i])));
@@ -234,8 +278,12 @@ Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point,
           to_string(devices[0]), to_string(devices[i]), *checksum, own));
     }
     checksum = own;
+    if (place.device != nullptr) {
+      place.reducer->post([device = place.device] { device->bind_thread(); });
+    }
     parts.trainers.push_back(std::move(place));
   }
+  parts.device_collectives.clear();
   return ok_status();
 }
 
@@ -292,8 +340,8 @@ TargetPlace make_target(RunParts& parts, DeviceId id) {
   TargetPlace place;
   place.worker = worker_of(parts, id);
   Target& model = *parts.models.at(id);
-  place.maker = std::make_unique<TargetFeatureMaker>(
-      model, parts.cache.get(), *parts.quarantine, parts.setup->features, parts.fingerprint);
+  place.maker = std::make_unique<TargetFeatureMaker>(model, parts.cache.get(), *parts.quarantine,
+                                                     parts.setup->features, parts.fingerprint);
   if (parts.offline) {
     place.maker =
         std::make_unique<OfflineFeatureMaker>(*parts.offline, model, std::move(place.maker));
@@ -302,6 +350,27 @@ TargetPlace make_target(RunParts& parts, DeviceId id) {
 }
 
 namespace {
+
+/// The group by which the trainers sum their gradients between devices; none where they go through
+/// host memory, which is said where somebody would expect otherwise.
+Result<DeviceCollectives> connect_trainers(const RunSetup& setup, RunObserver& observer) {
+  const std::vector<DeviceId>& devices = setup.placement.trainers;
+  std::string reason = host_sum_reason(setup.placement, setup.assignment);
+  if (reason.empty()) {
+    Result<DeviceCollectives> collectives = make_device_collectives(devices, {});
+    if (collectives.ok()) {
+      observer.on_event(fmt::format("gradients are summed between the devices, in buckets of {}",
+                                    format_bytes(kGradientBucketBytes)));
+      return collectives;
+    }
+    if (collectives.status().code() != StatusCode::kNotFound) return collectives.status();
+    reason = collectives.status().message();
+  }
+  if (devices.size() > 1 && devices.front().kind != DeviceKind::kCpu) {
+    observer.on_event("gradients are summed in host memory: " + reason);
+  }
+  return DeviceCollectives();
+}
 
 /// Loads the target, looks for a checkpoint and makes what computes.
 Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
@@ -326,9 +395,13 @@ Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
   parts.quarantine = std::make_unique<Quarantine>(static_cast<int64_t>(
       setup.data.selection.samples.size() + setup.data.held_out_selection.samples.size()));
   PERCHERON_RETURN_IF_ERROR(open_cache(parts, fingerprint));
-  for (DeviceId id : setup.placement.targets) parts.targets.push_back(make_target(parts, id));
+  for (const std::vector<DeviceId>& group : setup.placement.target_groups()) {
+    parts.targets.push_back(make_target(parts, group.front()));
+  }
   const size_t trainers = setup.placement.trainers.size();
   if (trainers > 1) parts.collectives = make_local_collective_factory(kJoinSeconds);
+  PERCHERON_ASSIGN_OR_RETURN(parts.device_collectives,
+                             connect_trainers(setup, environment.observer));
   std::vector<int> numbers(trainers);
   std::iota(numbers.begin(), numbers.end(), 0);
   return make_trainers(parts, point, numbers);

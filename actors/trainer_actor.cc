@@ -28,19 +28,19 @@ class Trainer {
     const int64_t lease = message.lease;
     const int64_t membership = message.membership;
     parts_.exchange->fetch(ticket, [this, ticket, lease, membership](Result<FeaturesPtr> found) {
-      place_.worker->post([this, ticket, lease, membership, features = std::move(found)](
-                              Context& context) {
-        // The sums are of another membership by now, and the ticket somebody else's.
-        if (membership != membership_) return idle();
-        if (!features.ok()) return unreadable(ticket, lease, features.status());
-        const double begin = now();
-        Computed done{number_, ticket.id, lease, 0, 0, 0};
-        const Status status = add(context, **features, done);
-        done.seconds = now() - begin;
-        if (!status.ok()) return fail(status);
-        caf::anon_send(peers_->mailbox, std::move(done));
-        idle();
-      });
+      place_.worker->post(
+          [this, ticket, lease, membership, features = std::move(found)](Context& context) {
+            // The sums are of another membership by now, and the ticket somebody else's.
+            if (membership != membership_) return idle();
+            if (!features.ok()) return unreadable(ticket, lease, features.status());
+            const double begin = now();
+            Computed done{number_, ticket.id, lease, 0, 0, 0};
+            const Status status = add(context, **features, done);
+            done.seconds = now() - begin;
+            if (!status.ok()) return fail(status);
+            caf::anon_send(peers_->mailbox, std::move(done));
+            idle();
+          });
     });
   }
 
@@ -64,6 +64,8 @@ class Trainer {
 
   // From here on `members` reduce together. The wait for them is the reducer's.
   void regroup(int64_t membership, const std::vector<int>& members) {
+    PERCHERON_CHECK(membership == 0 || !place_.device_collective,
+                    "trainers that sum between their devices stay the same");
     begin_anew(membership);
     alone_ = members.size() == 1;
     if (place_.group) place_.group->leave_for(membership);
@@ -81,7 +83,7 @@ class Trainer {
 
   void reduce(int64_t step, int64_t membership) {
     if (membership != membership_) return;
-    reduced_on_host_ = !alone_;
+    reduced_on_host_ = !alone_ && !place_.device_collective;
     if (alone_) {
       place_.total = place_.trainer->sums();
       caf::anon_send(peers_->supervisor, Reduced{number_, step, membership, 0});
@@ -89,15 +91,19 @@ class Trainer {
     }
     place_.worker->post([this, step, membership](Context& context) {
       const double begin = now();
-      Result<StepSums> own = collect(context);
+      Result<StepSums> own =
+          place_.device_collective ? place_.trainer->complete(context) : collect(context);
       if (!own.ok()) return fail(own.status());
       const double seconds = now() - begin;
       // Others may come late: the wait is the reducer's, so that the device goes on meanwhile.
       place_.reducer->post([this, step, membership, seconds, own = std::move(own).value()] {
         const std::lock_guard lock(gradients_mutex_);
         std::vector<double> sums = encode_sums(own, sum_positions(*parts_.setup));
-        const Status status = place_.group->all_reduce_sum(membership, place_.gradients, sums);
-        if (!status.ok()) return reduce_failed(step, membership, status);
+        const Status status = sum_all(membership, sums);
+        if (!status.ok()) {
+          // No death mends a group of devices.
+          return place_.device_collective ? fail(status) : reduce_failed(step, membership, status);
+        }
         place_.total = decode_sums(sums);
         caf::anon_send(peers_->supervisor, Reduced{number_, step, membership, seconds});
       });
@@ -249,6 +255,16 @@ class Trainer {
                 ticket.id.index, why.message());
     caf::anon_send(peers_->mailbox, Unreadable{number_, ticket.id, lease});
     idle();
+  }
+
+  // Gradients between the devices, where these can, else in host memory; `sums` always there.
+  Status sum_all(int64_t membership, std::vector<double>& sums) {
+    if (!place_.device_collective) {
+      return place_.group->all_reduce_sum(membership, place_.gradients, sums);
+    }
+    PERCHERON_RETURN_IF_ERROR(
+        place_.trainer->reduce(*place_.device, *place_.reduce_stream, *place_.device_collective));
+    return place_.group->all_reduce_sum(membership, std::span<float>(), sums);
   }
 
   double now() const { return static_cast<double>(parts_.clock->monotonic_ns()) * 1e-9; }

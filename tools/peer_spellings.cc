@@ -11,7 +11,7 @@ constexpr std::string_view kCapture =
     "speculators' and vLLM's "
     "numbers as they are, SpecForge's, SGLang's and z-lab's plus 1";
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 58> kSpellings{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 60> kSpellings{{
     {"target_model_path", "target.path"},
     {"target_model_name_or_path", "target.path"},
     {"verifier_name_or_path", "target.path"},
@@ -70,6 +70,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 58> kSpellin
     {"max_checkpoints", "checkpoint.keep"},
     {"eval_interval", "evaluate.every_steps"},
     {"log_interval", "train.log_every_steps"},
+    {"tensor_parallel_size", "placement.tensor_parallel"},
+    {"tp_size", "placement.tensor_parallel"},
     {"output_dir", "output.directory"},
     {"save_path", "output.directory"},
 }};

@@ -160,6 +160,13 @@ Result<std::string> report_run(const std::shared_ptr<const RunSetup>& setup,
     say("no report: it needs data.held_out and a checkpoint");
     return std::string();
   }
+  if (setup->placement.tensor_parallel > 1) {
+    say(fmt::format(
+        "no report: it decodes with the target on one device, and placement.tensor_parallel "
+        "is {}; percheron evaluate measures {}",
+        setup->placement.tensor_parallel, checkpoint));
+    return std::string();
+  }
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Engine> engine,
                              Engine::open(report_engine_options(*setup)));
   PERCHERON_RETURN_IF_ERROR(engine->load(files, run.target().path(), checkpoint));

@@ -107,6 +107,13 @@ int ClusterPlacement::cpu_devices(const std::string& node) const {
 }
 
 Result<ClusterPlacement> read_placement(const proto::Run& run, const std::string& own_node) {
+  const int64_t devices_per_target = run.placement().tensor_parallel();
+  if (devices_per_target != 1) {
+    return invalid_argument(fmt::format(
+        "placement.tensor_parallel is {}, and a service holds each target on one device: "
+        "leave it at 1, or run `percheron train`",
+        devices_per_target));
+  }
   ClusterPlacement placement;
   PERCHERON_ASSIGN_OR_RETURN(placement.targets,
                              read_entries("targets", run.placement().targets(), own_node));

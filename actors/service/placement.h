@@ -37,7 +37,7 @@ struct ClusterPlacement {
 
 /// Reads placement.targets and placement.trainers: "cpu:0" is a device of `own_node`,
 /// "nodeB/cuda:0-3" are four devices of nodeB. Default: cpu:0 of `own_node`. kInvalidArgument names
-/// the key and the value.
+/// the key and the value; a placement.tensor_parallel other than 1 is one.
 Result<ClusterPlacement> read_placement(const proto::Run& run, const std::string& own_node);
 
 /// `run` with its placement as one process knows it: devices without nodes.

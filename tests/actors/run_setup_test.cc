@@ -169,6 +169,40 @@ std::vector<Refusal> refused_settings() {
   };
 }
 
+std::vector<Refusal> refused_groups() {
+  return {
+      {"no rank",
+       [](auto& run) { run.mutable_placement()->set_tensor_parallel(0); },
+       {"placement.tensor_parallel is 0", "at least 1"}},
+      {"devices that are no groups",
+       [](auto& run) {
+         place(run, 3, 1);
+         run.mutable_placement()->set_tensor_parallel(2);
+       },
+       {"placement.tensor_parallel is 2", "placement.targets names 3 devices"}},
+      {"ranks of several kinds",
+       [](auto& run) {
+         place(run, 2, 1);
+         run.mutable_placement()->set_targets(1, "emulated:0");
+         run.mutable_placement()->set_tensor_parallel(2);
+       },
+       {"cpu:0 and emulated:0", "one kind"}},
+      {"a device in two groups",
+       [](auto& run) {
+         place(run, 4, 1);
+         run.mutable_placement()->set_targets(3, "cpu:0");
+         run.mutable_placement()->set_tensor_parallel(2);
+       },
+       {"placement.targets names cpu:0 twice"}},
+      {"heads that don't divide",
+       [](auto& run) {
+         place(run, 3, 1);
+         run.mutable_placement()->set_tensor_parallel(3);
+       },
+       {"placement.tensor_parallel is 3", "num_attention_heads of 4"}},
+  };
+}
+
 void expect_refused(const std::vector<Refusal>& refusals) {
   for (const Refusal& refusal : refusals) {
     SCOPED_TRACE(refusal.name);
@@ -185,6 +219,7 @@ void expect_refused(const std::vector<Refusal>& refusals) {
 TEST(RunSetup, RefusesAmountsNamingKeyValueAndWhatToDo) { expect_refused(refused_amounts()); }
 TEST(RunSetup, RefusesNumbersNamingKeyValueAndRange) { expect_refused(refused_numbers()); }
 TEST(RunSetup, RefusesSettingsNamingKeyValueAndWhatToDo) { expect_refused(refused_settings()); }
+TEST(RunSetup, RefusesGroupsOfDevicesThatCannotHoldATarget) { expect_refused(refused_groups()); }
 
 TEST(RunSetup, DeviceThatDoesNotExistIsRefusedBeforeAnythingIsLoaded) {
   proto::Run run = make_tiny_run("no_gpu");

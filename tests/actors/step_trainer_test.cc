@@ -4,10 +4,13 @@
 
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "actors/batch_source.h"
+#include "actors/gradient_reduction.h"
 #include "tests/actors/tiny_run.h"
 #include "tests/model/toy_model.h"
+#include "tests/test_device.h"
 
 namespace percheron {
 namespace {
@@ -86,6 +89,90 @@ TEST_F(StepTrainerTest, SumsOfTwoTrainersAreThoseOfOneAlsoIfOneHasNothing) {
     ASSERT_TRUE(applied.ok() && updated.ok());
     EXPECT_EQ(*first->checksum(device_.context()), *second->checksum(device_.context()));
   }
+}
+
+TEST_F(StepTrainerTest, SumsBetweenDevicesAreToTheBitThoseThroughHostMemory) {
+  auto by_host = trainer();
+  std::unique_ptr<DrafterTrainer> members[] = {trainer(), trainer()};
+  std::vector<float> gradients, others;
+  StepSums sums;
+  for (size_t i = 0; i < 2; ++i) {
+    add(*by_host, i);
+    const auto own = by_host->collect(device_.context(), i == 0 ? gradients : others);
+    ASSERT_TRUE(own.ok());
+    sums.add(*own);
+    by_host->discard(device_.context());
+    add(*members[i], i);
+  }
+  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] += others[i];
+  ASSERT_TRUE(by_host->apply(device_.context(), &gradients, sums, 0).ok());
+
+  const DeviceId devices[] = {test_device(), test_device()};
+  DeviceCollectives collectives = make_device_collectives(devices, {}).value();
+  for (int step = 0; step < 2; ++step) {
+    StepSums total;
+    for (const auto& member : members) {
+      const auto own = member->complete(device_.context());
+      ASSERT_TRUE(own.ok());
+      total.add(*own);
+    }
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < 2; ++i) {
+      threads.emplace_back([&, i] {
+        Device& device = device_.context().device;
+        const auto stream = device.make_stream();
+        EXPECT_TRUE(members[i]->reduce(device, *stream, *collectives[i]).ok());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& member : members) {
+      ASSERT_TRUE(member->apply(device_.context(), nullptr, total, step).ok());
+    }
+    EXPECT_EQ(*members[0]->checksum(device_.context()), *members[1]->checksum(device_.context()));
+    if (step == 0) {
+      EXPECT_EQ(*by_host->checksum(device_.context()), *members[0]->checksum(device_.context()));
+      add(*members[0], 2);  // the other has nothing and joins with zeros
+    }
+  }
+}
+
+TEST(GradientBuckets, AreConsecutiveAndReachTheirSize) {
+  std::vector<float> values(100);
+  std::vector<ReducedTensor> tensors;
+  for (const int64_t n : {1, 2, 30, 4, 5, 6}) {
+    const TensorView view(values.data(), DType::kF32, {n});
+    tensors.push_back({view, view});
+  }
+  const auto buckets = make_gradient_buckets(tensors, 8 * sizeof(float));
+  ASSERT_EQ(buckets.size(), 3u);
+  EXPECT_EQ(buckets[0].size(), 3u);
+  EXPECT_EQ(buckets[1].size(), 2u);
+  EXPECT_EQ(buckets[2].size(), 1u) << "the rest";
+  EXPECT_EQ(buckets[2].data(), &tensors[5]);
+  EXPECT_TRUE(make_gradient_buckets({}, 1).empty());
+}
+
+TEST(HostSumReason, DevicesSumWhereEachTrainerHasItsOwnOfOneKind) {
+  const DeviceId cpu0{DeviceKind::kCpu, 0}, cuda0{DeviceKind::kCuda, 0},
+      cuda1{DeviceKind::kCuda, 1}, cuda2{DeviceKind::kCuda, 2};
+  PlacementPlan placement;
+  const auto reason = [&](std::vector<DeviceId> trainers, Assignment assignment) {
+    placement.trainers = std::move(trainers);
+    return host_sum_reason(placement, assignment);
+  };
+  constexpr Assignment kStealing = Assignment::kStealing;
+  EXPECT_EQ(reason({cuda0, cuda1}, kStealing), "");
+  EXPECT_EQ(reason({cuda0}, kStealing), "there is one trainer");
+  EXPECT_EQ(reason({cpu0, cpu0}, kStealing), "the trainers share the host's memory");
+  EXPECT_EQ(reason({cuda0, cpu0}, kStealing), "the trainers' devices are of several kinds");
+  EXPECT_EQ(reason({cuda0, cuda0}, kStealing), "several trainers share a device");
+  EXPECT_EQ(reason({cuda0, cuda1}, Assignment::kFixed),
+            "mailbox.assignment: fixed sums in the trainers' order");
+  placement.targets = {cuda1, cuda2};
+  EXPECT_EQ(reason({cuda0, cuda1}, kStealing), "") << "targets on one device each";
+  placement.tensor_parallel = 2;
+  EXPECT_EQ(reason({cuda0, cuda1}, kStealing),
+            "a trainer shares its device with a part of a target");
 }
 
 TEST_F(StepTrainerTest, StepWithoutWeightIsSkippedAndChangesNothing) {

@@ -255,6 +255,10 @@ class ForwardingTrainer : public StepTrainer {
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override {
     return inner_->collect(context, gradients);
   }
+  Result<StepSums> complete(Context& context) override { return inner_->complete(context); }
+  Status reduce(Device& device, Stream& stream, DeviceCollective& collective) override {
+    return inner_->reduce(device, stream, collective);
+  }
   const StepSums& sums() const override { return inner_->sums(); }
   void discard(Context& context) override { inner_->discard(context); }
   Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,

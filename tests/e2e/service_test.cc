@@ -127,6 +127,11 @@ TEST(Service, BadInputIsOneError) {
   write_file(path, run_config_yaml(run));
   EXPECT_THAT(error_of("submit -c " + path), HasSubstr("placement.targets: 'gpu:0'"));
   run.mutable_placement()->set_targets(0, "cpu:0");
+  run.mutable_placement()->set_tensor_parallel(2);
+  write_file(path, run_config_yaml(run));
+  EXPECT_THAT(error_of("submit -c " + path),
+              HasSubstr("placement.tensor_parallel is 2, and a service holds each target on one"));
+  run.mutable_placement()->clear_tensor_parallel();
   write_file(path, run_config_yaml(run));
   EXPECT_THAT(error_of("submit --name a/b -c " + path), HasSubstr("'a/b' can't name a run"));
   EXPECT_THAT(run_program("status --state " + testing::TempDir() + "nowhere").output,
@@ -165,9 +170,9 @@ TEST(Service, TwoMachinesShareARunAndOneMayDie) {
   ASSERT_TRUE(system_files().remove_all(certificates).ok());
   ASSERT_EQ(run_program("certs init " + certificates).exit_code, 0);
   for (const char* name : {"left", "right", "operator"}) {
-    ASSERT_EQ(run_program("certs issue " + certificates + " " + name + " --address 127.0.0.1")
-                  .exit_code,
-              0);
+    ASSERT_EQ(
+        run_program("certs issue " + certificates + " " + name + " --address 127.0.0.1").exit_code,
+        0);
   }
   const TestNode left("left", member(certificates, 0));
   TestNode right("right", member(certificates, 0, port_of(left)));
@@ -189,8 +194,8 @@ TEST(Service, TwoMachinesShareARunAndOneMayDie) {
   ASSERT_FALSE(submitted.empty()) << left.log() << right.log();
   left.wait_for_step("two", 10);
   // Any node answers for any run.
-  const std::string there = " --json --node 127.0.0.1:" + std::to_string(port_of(right)) +
-                            " --certs " + certificates;
+  const std::string there =
+      " --json --node 127.0.0.1:" + std::to_string(port_of(right)) + " --certs " + certificates;
   EXPECT_THAT(run_program("pause two" + there).output, HasSubstr("is paused"));
   EXPECT_THAT(run_program("status two" + there).output, HasSubstr("\"state\": \"paused\""));
   EXPECT_THAT(run_program("resume two" + there).output, HasSubstr("is running"));
