@@ -427,6 +427,9 @@ Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup>
   const bool new_output = !environment.files.exists(setup->output());
   PERCHERON_RETURN_IF_ERROR(lock_output(*parts));
   tell_about_setup(*setup, *parts, environment.observer);
+  if (setup->config.has_cluster()) {
+    environment.observer.on_event("cluster is not used: all trainers are in this process");
+  }
   const Status filled = fill_run_parts(*parts, environment);
   if (filled.ok()) return parts;
   if (new_output) remove_unused_output(environment.files, setup->output());

@@ -119,6 +119,14 @@ Result<ClusterPlacement> read_placement(const proto::Run& run, const std::string
                              read_entries("targets", run.placement().targets(), own_node));
   PERCHERON_ASSIGN_OR_RETURN(placement.trainers,
                              read_entries("trainers", run.placement().trainers(), own_node));
+  std::set<std::string> nodes;
+  for (const PlacedDevice& placed : placement.trainers) nodes.insert(placed.node);
+  if (nodes.size() > 1 && !run.cluster().trusted_network()) {
+    return invalid_argument(
+        "placement.trainers are on several nodes, and what they sum is not encrypted: set "
+        "cluster.collective_interface to a network that nobody else reaches, and "
+        "cluster.trusted_network: true");
+  }
   return placement;
 }
 

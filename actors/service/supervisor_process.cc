@@ -263,6 +263,7 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
   rendezvous_ = join_path(setup_->output(), ".rendezvous");
   PERCHERON_RETURN_IF_ERROR(environment.files.remove_all(rendezvous_));
   prepare.set_rendezvous(join_path(rendezvous_, make_uuid(system_random_bytes())));
+  prepare.set_collective_interface(setup_->config.cluster().collective_interface());
   PERCHERON_RETURN_IF_ERROR(workers_.prepare(prepare, environment.observer));
   parts->targets.resize(placement_.targets.size());
   parts->trainers.resize(placement_.trainers.size());

@@ -184,6 +184,10 @@ TEST(Service, TwoMachinesShareARunAndOneMayDie) {
   run.mutable_placement()->add_trainers("right/cpu:1");
   const std::string config = testing::TempDir() + "service_two.yaml";
   write_file(config, run_config_yaml(run));
+  EXPECT_THAT(run_program("submit -c " + config + " --state " + left.state()).output,
+              HasSubstr("cluster.trusted_network: true"));
+  run.mutable_cluster()->set_trusted_network(true);
+  write_file(config, run_config_yaml(run));
   std::string submitted;
   for (int i = 0; i < 100 && submitted.empty(); ++i) {  // until both know each other
     const ProgramResult result =
