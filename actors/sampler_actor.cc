@@ -118,14 +118,9 @@ class Sampler {
  private:
   void put(const Produced& message) {
     const Produce& work = message.work;
-    const Ticket ticket{work.id,
-                        work.step,
-                        node_of(message.target),
-                        homes_.of_target(message.target),
-                        work.generation,
-                        work.bytes,
-                        message.region_bytes,
-                        message.crc32c};
+    const Ticket ticket{
+        work.id,         work.step,  node_of(message.target), homes_.of_target(message.target),
+        work.generation, work.bytes, message.region_bytes,    message.crc32c};
     if (work.id.epoch != kHeldOutEpoch) {
       self_->send(peers_->mailbox, PutTicket{ticket});
       return;
@@ -190,7 +185,7 @@ class Sampler {
   int64_t held_out_left_;
   int64_t rewinds_ = 0;
   std::vector<Ticket> held_out_;  // where trainers fetch these features for themselves
-  int64_t next_epoch_ = -1;  // the first whose exhaustion is not reported; -1 before the begin
+  int64_t next_epoch_ = -1;       // the first whose exhaustion is not reported; -1 before the begin
 };
 
 }  // namespace

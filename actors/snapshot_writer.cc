@@ -32,14 +32,10 @@ CheckpointWritten write_snapshot(RunParts& parts, int64_t step, const RunProgres
 }
 
 void encode_progress(const RunProgress& progress, WriteCheckpoint& message) {
-  message.counts = {progress.step,
-                    progress.micro_batches,
-                    progress.tokens,
-                    progress.samples,
-                    progress.supervised,
-                    progress.steps_skipped,
-                    progress.steals,
-                    static_cast<int64_t>(progress.ledger_crc32c)};
+  message.counts = {progress.step,       progress.micro_batches,
+                    progress.tokens,     progress.samples,
+                    progress.supervised, progress.steps_skipped,
+                    progress.steals,     static_cast<int64_t>(progress.ledger_crc32c)};
   if (progress.best_step) message.counts.push_back(*progress.best_step);
   message.measures = {progress.seconds, progress.feature_seconds, progress.train_seconds,
                       progress.best_acceptance};

@@ -30,18 +30,17 @@ caf::actor start_target(caf::actor_system& system, RunParts& parts, PeersPtr pee
         [=](const Begin&) { self->send(peers->sampler, TargetIdle{number}); },
         [=, &parts](const Produce& work) {
           TargetPlace& place = parts.targets[static_cast<size_t>(number)];
-          place.worker->post(
-              [&parts, &place, number, work, sampler = peers->sampler,
-               supervisor = peers->supervisor](Context& context) {
-                const int64_t begin = parts.clock->monotonic_ns();
-                Produced done;
-                done.target = number;
-                done.work = work;
-                done.outcome = Outcome::of(produce(context, parts, *place.maker, done));
-                tell_set_aside(parts, supervisor);
-                done.seconds = static_cast<double>(parts.clock->monotonic_ns() - begin) * 1e-9;
-                caf::anon_send(sampler, std::move(done));
-              });
+          place.worker->post([&parts, &place, number, work, sampler = peers->sampler,
+                              supervisor = peers->supervisor](Context& context) {
+            const int64_t begin = parts.clock->monotonic_ns();
+            Produced done;
+            done.target = number;
+            done.work = work;
+            done.outcome = Outcome::of(produce(context, parts, *place.maker, done));
+            tell_set_aside(parts, supervisor);
+            done.seconds = static_cast<double>(parts.clock->monotonic_ns() - begin) * 1e-9;
+            caf::anon_send(sampler, std::move(done));
+          });
         },
     };
   });

@@ -35,8 +35,7 @@ Status check(const Features& features, const std::string& path) {
   const auto tokens = static_cast<size_t>(batch.tokens());
   const auto documents = static_cast<size_t>(batch.documents());
   bool sound = batch.loss_mask.size() == tokens && batch.offsets.size() == documents + 1 &&
-               batch.offsets.front() == 0 &&
-               batch.offsets.back() == static_cast<int32_t>(tokens) &&
+               batch.offsets.front() == 0 && batch.offsets.back() == static_cast<int32_t>(tokens) &&
                (batch.padding.empty() || batch.padding.size() == documents) &&
                (features.top1.empty() || features.top1.size() == tokens);
   for (size_t d = 0; sound && d < documents; ++d) sound = batch.offsets[d] < batch.offsets[d + 1];
@@ -49,13 +48,16 @@ Status check(const Features& features, const std::string& path) {
 Status write_feature_block(FileSystem& files, const std::string& path, const Features& features) {
   const MicroBatch& batch = features.batch;
   const std::vector<int64_t> samples(batch.sample_ids.begin(), batch.sample_ids.end());
-  std::vector<NamedTensor> tensors = {{"hidden_states", features.hidden_view()},
-                                      {"token_ids", view_of(std::span<const uint32_t>(batch.token_ids))},
-                                      {"loss_mask", view_of(std::span<const uint8_t>(batch.loss_mask))},
-                                      {"offsets", view_of(std::span<const int32_t>(batch.offsets))},
-                                      {"sample_ids", view_of(std::span<const int64_t>(samples))}};
-  if (!features.top1.empty()) tensors.push_back({"top1", view_of(std::span<const int32_t>(features.top1))});
-  if (!batch.padding.empty()) tensors.push_back({"padding", view_of(std::span<const int32_t>(batch.padding))});
+  std::vector<NamedTensor> tensors = {
+      {"hidden_states", features.hidden_view()},
+      {"token_ids", view_of(std::span<const uint32_t>(batch.token_ids))},
+      {"loss_mask", view_of(std::span<const uint8_t>(batch.loss_mask))},
+      {"offsets", view_of(std::span<const int32_t>(batch.offsets))},
+      {"sample_ids", view_of(std::span<const int64_t>(samples))}};
+  if (!features.top1.empty())
+    tensors.push_back({"top1", view_of(std::span<const int32_t>(features.top1))});
+  if (!batch.padding.empty())
+    tensors.push_back({"padding", view_of(std::span<const int32_t>(batch.padding))});
   return write_safetensors(files, path, tensors,
                            {{"format", kFormat},
                             {"epoch", std::to_string(batch.id.epoch)},

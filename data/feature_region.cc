@@ -10,7 +10,9 @@
 
 namespace percheron {
 
-std::string path_of(const FileDescriptor& fd) { return "/proc/self/fd/" + std::to_string(fd.get()); }
+std::string path_of(const FileDescriptor& fd) {
+  return "/proc/self/fd/" + std::to_string(fd.get());
+}
 
 Result<FeatureRegion> write_feature_region(FileSystem& files, const Features& features) {
   FeatureRegion region;

@@ -21,7 +21,8 @@ Result<Credentials> ClusterAccess::credentials(FileSystem& files, const Clock& c
     return invalid_argument("--certs and --insecure contradict each other: give one of them");
   }
   if (insecure && secret.empty()) {
-    return invalid_argument("--insecure needs --secret FILE: nodes prove that they belong together");
+    return invalid_argument(
+        "--insecure needs --secret FILE: nodes prove that they belong together");
   }
   PERCHERON_ASSIGN_OR_RETURN(
       const ClusterSecret known,

@@ -15,8 +15,8 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "data/directory_lock.h"
-#include "data/transport/unix_listener.h"
 #include "data/transport/random_bytes.h"
+#include "data/transport/unix_listener.h"
 #include "tools/cluster_access.h"
 #include "tools/commands.h"
 #include "tools/node_client.h"
@@ -60,18 +60,20 @@ Result<std::string> node_uuid(FileSystem& files, const std::string& state) {
 Result<NodeAddress> parse_listen(const std::string& text) {
   constexpr std::string_view kFree = ":0";
   if (!text.ends_with(kFree)) return NodeAddress::parse(text);
-  PERCHERON_ASSIGN_OR_RETURN(NodeAddress address, NodeAddress::parse(text.substr(0, text.size() - 1) + "1"));
+  PERCHERON_ASSIGN_OR_RETURN(NodeAddress address,
+                             NodeAddress::parse(text.substr(0, text.size() - 1) + "1"));
   address.port = 0;
   return address;
 }
 
 /// Null where the node is alone: nothing of a cluster was asked for.
-Result<std::unique_ptr<PeerNetwork>> join_cluster(const NodeArguments& arguments, NodeDaemon& daemon,
-                                                  FileSystem& files) {
+Result<std::unique_ptr<PeerNetwork>> join_cluster(const NodeArguments& arguments,
+                                                  NodeDaemon& daemon, FileSystem& files) {
   if (!arguments.access.given()) {
     if (arguments.join.empty() && arguments.listen == NodeArguments().listen) return {nullptr};
     return invalid_argument(
-        "--listen and --join need --certs DIR (see `percheron certs`), or --insecure with --secret");
+        "--listen and --join need --certs DIR (see `percheron certs`), or --insecure with "
+        "--secret");
   }
   PERCHERON_ASSIGN_OR_RETURN(Credentials credentials,
                              arguments.access.credentials(files, system_clock(), daemon.name()));
@@ -106,9 +108,8 @@ Status run_node(const NodeArguments& arguments) {
   daemon->set_peers(peers.get());
   PERCHERON_ASSIGN_OR_RETURN(
       const std::unique_ptr<UnixListener> operators,
-      UnixListener::start(operator_socket(arguments.state), [&](FrameChannel& channel) {
-        serve_operator(*daemon, channel);
-      }));
+      UnixListener::start(operator_socket(arguments.state),
+                          [&](FrameChannel& channel) { serve_operator(*daemon, channel); }));
   out.print("node {} is ready{}: state in {}\n", options.name,
             peers ? " at " + peers->address().text() : "", arguments.state);
   std::fflush(stdout);
@@ -144,7 +145,8 @@ void add_node_command(CLI::App& app, Command& chosen) {
   command->footer(
       "SIGTERM ends it: runs write a checkpoint and go on when a node with the same state is "
       "started again.");
-  command->callback([arguments, &chosen] { chosen = [arguments] { return run_node(*arguments); }; });
+  command->callback(
+      [arguments, &chosen] { chosen = [arguments] { return run_node(*arguments); }; });
 }
 
 }  // namespace percheron

@@ -51,25 +51,26 @@ class Forwarding final : public RunObserver {
 
 Result<RunSummary> start_and_run(ServiceRun& run, RunReporter& reporter, FileSystem& files) {
   ObserverList observers;
-  observers.add(std::make_unique<ProgressLine>(stdout, ProgressLine::Style::kPlain, system_clock()));
+  observers.add(
+      std::make_unique<ProgressLine>(stdout, ProgressLine::Style::kPlain, system_clock()));
   StartEvents start(observers);
   PERCHERON_ASSIGN_OR_RETURN(
       const std::unique_ptr<RunParts> parts,
       run.start_workers(RunEnvironment{files, system_clock(), start, run.orders().stop_signals()}));
-  PERCHERON_RETURN_IF_ERROR(
-      add_run_files(files, run.setup()->config, start.texts(), observers));
+  PERCHERON_RETURN_IF_ERROR(add_run_files(files, run.setup()->config, start.texts(), observers));
   observers.add(std::make_unique<Forwarding>(reporter));
   reporter.set_state(proto::RunReport::RUNNING);
-  return run.run(
-      *parts, RunEnvironment{files, system_clock(), observers, run.orders().stop_signals()});
+  return run.run(*parts,
+                 RunEnvironment{files, system_clock(), observers, run.orders().stop_signals()});
 }
 
 /// Measures the drafter of a run that is done, where its first target's device is of this node.
 Status report(ServiceRun& run, const RunSummary& summary, const std::string& node) {
   Printer out(stdout);
   if (run.placement().targets.front().node != node) {
-    out.print("no report: the first target's device is of another node; `percheron evaluate` "
-              "measures the drafter\n");
+    out.print(
+        "no report: the first target's device is of another node; `percheron evaluate` "
+        "measures the drafter\n");
     return out.status();
   }
   run.end_workers();
@@ -82,9 +83,8 @@ Status report(ServiceRun& run, const RunSummary& summary, const std::string& nod
 }
 
 Status supervise(FrameLink& daemon, const proto::StartSupervisor& order, RunReporter& reporter) {
-  PERCHERON_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ServiceRun> run,
-      ServiceRun::make(daemon, order, system_files(), system_clock()));
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceRun> run,
+                             ServiceRun::make(daemon, order, system_files(), system_clock()));
   reporter.set_workers([&run] { return run->workers(); });
   const Result<RunSummary> summary = start_and_run(*run, reporter, system_files());
   reporter.set_workers(nullptr);
@@ -95,17 +95,17 @@ Status supervise(FrameLink& daemon, const proto::StartSupervisor& order, RunRepo
   if (!summary->stopped_early) {
     const Status reported = report(*run, *summary, order.node());
     if (!reported.ok()) log_error("no report: {}", reported.message());
-    reporter.set_state(proto::RunReport::DONE, "drafter: " + (summary->best_checkpoint.empty()
-                                                                  ? summary->latest_checkpoint
-                                                                  : summary->best_checkpoint));
+    reporter.set_state(proto::RunReport::DONE,
+                       "drafter: " + (summary->best_checkpoint.empty() ? summary->latest_checkpoint
+                                                                       : summary->best_checkpoint));
   } else if (run->orders().releases_devices()) {
     reporter.set_state(proto::RunReport::PAUSED, "its devices are given back");
   } else {
     reporter.set_state(proto::RunReport::STOPPED, "after a checkpoint");
   }
-  run->orders().on_end(run->orders().releases_devices() ? "is paused; its devices are given back"
-                                                         : "is stopped",
-                       summary->steps);
+  run->orders().on_end(
+      run->orders().releases_devices() ? "is paused; its devices are given back" : "is stopped",
+      summary->steps);
   daemon.flush();
   return ok_status();
 }

@@ -62,12 +62,11 @@ Result<NodeClient> connect(const RunArguments& arguments) {
     return invalid_argument("--node needs --certs DIR, or --insecure with --secret");
   }
   PERCHERON_ASSIGN_OR_RETURN(const NodeAddress address, NodeAddress::parse(arguments.node));
-  PERCHERON_ASSIGN_OR_RETURN(
-      const Credentials credentials,
-      arguments.access.credentials(system_files(), system_clock(),
-                                   arguments.access.certificate.empty()
-                                       ? std::string("operator")
-                                       : arguments.access.certificate));
+  PERCHERON_ASSIGN_OR_RETURN(const Credentials credentials,
+                             arguments.access.credentials(system_files(), system_clock(),
+                                                          arguments.access.certificate.empty()
+                                                              ? std::string("operator")
+                                                              : arguments.access.certificate));
   return NodeClient::connect(address, credentials);
 }
 
@@ -152,15 +151,14 @@ Status logs(const RunArguments& arguments) {
 CLI::App* add_command(CLI::App& app, Command& chosen, const char* name, const char* description,
                       const ArgumentsPtr& arguments, Status (*work)(const RunArguments&)) {
   CLI::App* command = app.add_subcommand(name, description);
-  command->add_option("--state", arguments->state,
-                      "The node's state directory; default: $PERCHERON_STATE, else " +
-                          default_state_directory());
+  command->add_option(
+      "--state", arguments->state,
+      "The node's state directory; default: $PERCHERON_STATE, else " + default_state_directory());
   command->add_option("--node", arguments->node,
                       "HOST:PORT of any node of the cluster, in place of this machine's");
   arguments->access.add_options(command);
-  command->callback([arguments, work, &chosen] {
-    chosen = [arguments, work] { return work(*arguments); };
-  });
+  command->callback(
+      [arguments, work, &chosen] { chosen = [arguments, work] { return work(*arguments); }; });
   return command;
 }
 
@@ -185,16 +183,17 @@ void add_run_commands(CLI::App& app, Command& chosen) {
   command->add_option("run", arguments->run, "Only this run");
   add_json(command, arguments);
 
-  command = add_command(app, chosen, "pause", "Stop a run after its step, to go on later", arguments,
-                        [](const RunArguments& a) { return order(a, proto::RunOrder::PAUSE); });
+  command =
+      add_command(app, chosen, "pause", "Stop a run after its step, to go on later", arguments,
+                  [](const RunArguments& a) { return order(a, proto::RunOrder::PAUSE); });
   command->add_option("run", arguments->run, "The run")->required();
   command->add_flag("--release-devices", arguments->release_devices,
                     "Write a checkpoint and give the devices to others meanwhile");
   add_json(command, arguments);
 
-  command = add_command(app, chosen, "resume", "Let a paused, stopped or failed run go on",
-                        arguments,
-                        [](const RunArguments& a) { return order(a, proto::RunOrder::RESUME); });
+  command =
+      add_command(app, chosen, "resume", "Let a paused, stopped or failed run go on", arguments,
+                  [](const RunArguments& a) { return order(a, proto::RunOrder::RESUME); });
   command->add_option("run", arguments->run, "The run")->required();
   add_json(command, arguments);
 
@@ -203,12 +202,13 @@ void add_run_commands(CLI::App& app, Command& chosen) {
   command->add_option("run", arguments->run, "The run")->required();
   add_json(command, arguments);
 
-  command = add_command(app, chosen, "stop", "End a run, after a checkpoint", arguments,
-                        [](const RunArguments& a) {
-                          return order(a, a.now ? proto::RunOrder::STOP_NOW : proto::RunOrder::STOP);
-                        });
+  command = add_command(
+      app, chosen, "stop", "End a run, after a checkpoint", arguments, [](const RunArguments& a) {
+        return order(a, a.now ? proto::RunOrder::STOP_NOW : proto::RunOrder::STOP);
+      });
   command->add_option("run", arguments->run, "The run")->required();
-  command->add_flag("--now", arguments->now, "At once: the steps since the last checkpoint are lost");
+  command->add_flag("--now", arguments->now,
+                    "At once: the steps since the last checkpoint are lost");
   add_json(command, arguments);
 
   command = add_command(app, chosen, "logs", "Print what a run has said", arguments, logs);

@@ -30,8 +30,7 @@ Result<NodeClient> NodeClient::connect(const std::string& state_directory) {
                      "; start one with `percheron node`, or name its --state");
 }
 
-Result<NodeClient> NodeClient::connect(const NodeAddress& address,
-                                       const Credentials& credentials) {
+Result<NodeClient> NodeClient::connect(const NodeAddress& address, const Credentials& credentials) {
   PERCHERON_ASSIGN_OR_RETURN(
       Connection connection,
       connect_node(address, "", credentials, Purpose::kCli, system_random_bytes(),

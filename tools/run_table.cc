@@ -30,10 +30,11 @@ std::string run_table(const proto::ControlReply& reply) {
   for (const proto::RunRecord& run : reply.runs()) {
     const proto::RunReport& report = run.report();
     const bool moving = report.state() == proto::RunReport::RUNNING && report.eta_seconds() > 0;
-    text += fmt::format("{:{}}  {:10} {:>12} {:>8} {:>7} {:>9}  {}\n", run.id(), width,
-                        state_name(report.state()), progress(report), number(report.loss(), 3),
-                        number(report.acceptance_length(), 3), number(report.tokens_per_second(), 0),
-                        moving ? format_duration(report.eta_seconds()) : "-");
+    text +=
+        fmt::format("{:{}}  {:10} {:>12} {:>8} {:>7} {:>9}  {}\n", run.id(), width,
+                    state_name(report.state()), progress(report), number(report.loss(), 3),
+                    number(report.acceptance_length(), 3), number(report.tokens_per_second(), 0),
+                    moving ? format_duration(report.eta_seconds()) : "-");
     if (!report.message().empty()) text += fmt::format("{:{}}  {}\n", "", width, report.message());
   }
   return text;

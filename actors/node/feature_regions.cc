@@ -21,9 +21,8 @@ uint64_t FeatureRegions::slot(const std::string& run, MicroBatchId id) {
 Status FeatureRegions::keep(const std::string& run, const proto::FeatureKey& key,
                             FileDescriptor fd) {
   if (!fd.valid()) return data_loss("features were announced without their memory");
-  PERCHERON_ASSIGN_OR_RETURN(
-      SharedRegion mapped,
-      SharedRegion::map(std::move(fd), key.bytes(), SharedRegion::Access::kRead));
+  PERCHERON_ASSIGN_OR_RETURN(SharedRegion mapped, SharedRegion::map(std::move(fd), key.bytes(),
+                                                                    SharedRegion::Access::kRead));
   const auto region = std::make_shared<const SharedRegion>(std::move(mapped));
   const std::lock_guard lock(mutex_);
   const Key name{run, id_of(key)};
@@ -32,9 +31,8 @@ Status FeatureRegions::keep(const std::string& run, const proto::FeatureKey& key
     if (older->second.generation >= key.generation()) return ok_status();
     drop(older);
   }
-  PERCHERON_RETURN_IF_ERROR(offered_.add(slot(run, name.second),
-                                         static_cast<uint64_t>(key.generation()) + 1, region,
-                                         key.bytes()));
+  PERCHERON_RETURN_IF_ERROR(offered_.add(
+      slot(run, name.second), static_cast<uint64_t>(key.generation()) + 1, region, key.bytes()));
   kept_[name] = {key.generation(), region};
   bytes_ += region->size();
   return ok_status();

@@ -63,7 +63,8 @@ class Actions {
   }
   int spawn(pid_t* pid, const std::string& program, const std::vector<std::string>& arguments) {
     std::vector<char*> argv;
-    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    for (const std::string& argument : arguments)
+      argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
     return posix_spawn(pid, program.c_str(), &actions_, &attributes_, argv.data(), environ);
   }
@@ -76,7 +77,7 @@ class Actions {
 }  // namespace
 
 Result<std::unique_ptr<LinkedProcess>> LinkedProcess::start(const Command& command,
-                                                          FileDescriptor link, OnEnd on_end) {
+                                                            FileDescriptor link, OnEnd on_end) {
   // dup2 onto itself would leave it closed on exec.
   if (link.get() == kLinkDescriptor) {
     PERCHERON_ASSIGN_OR_RETURN(FileDescriptor other, link.duplicate());
@@ -88,9 +89,8 @@ Result<std::unique_ptr<LinkedProcess>> LinkedProcess::start(const Command& comma
   if (error == 0) error = actions.spawn(&pid, command.program, command.arguments);
   if (error != 0) return os_error("start " + command.program, error);
   std::unique_ptr<LinkedProcess> child(new LinkedProcess(pid));
-  child->reaper_ = std::thread([child = child.get(), on_end = std::move(on_end)] {
-    child->reap(on_end);
-  });
+  child->reaper_ =
+      std::thread([child = child.get(), on_end = std::move(on_end)] { child->reap(on_end); });
   return child;
 }
 

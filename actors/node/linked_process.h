@@ -29,7 +29,7 @@ class LinkedProcess {
 
   /// `link` is the child's end, which is closed here. kUnavailable when no process can be made.
   static Result<std::unique_ptr<LinkedProcess>> start(const Command& command, FileDescriptor link,
-                                                     OnEnd on_end);
+                                                      OnEnd on_end);
   /// Waits for the end; signal() first.
   ~LinkedProcess();
 

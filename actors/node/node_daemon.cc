@@ -77,13 +77,16 @@ Status NodeDaemon::start_child_locked(const proto::Endpoint& endpoint, proto::Fr
       unix_channel(std::move(sockets.first), verb + " of run " + endpoint.run()));
   child->link = std::make_unique<FrameLink>(std::move(channel), clock_);
   LinkedProcess::Command command{
-      options_.program, {"percheron", verb, endpoint.run() + (endpoint.device().empty() ? "" : "/" + endpoint.device())}, log};
+      options_.program,
+      {"percheron", verb,
+       endpoint.run() + (endpoint.device().empty() ? "" : "/" + endpoint.device())},
+      log};
   PERCHERON_ASSIGN_OR_RETURN(
       child->process,
       LinkedProcess::start(command, std::move(sockets.second),
-                          [this, weak = std::weak_ptr(child)](bool well, const std::string& how) {
-                            if (const ChildPtr ended = weak.lock()) child_ended(ended, well, how);
-                          }));
+                           [this, weak = std::weak_ptr(child)](bool well, const std::string& how) {
+                             if (const ChildPtr ended = weak.lock()) child_ended(ended, well, how);
+                           }));
   child->link->send(std::move(first));
   child->reader = std::thread([this, child] { read_from(child); });
   children_[key_of(endpoint)] = child;
@@ -167,7 +170,8 @@ void NodeDaemon::supervisor_ended_locked(const ChildPtr& child, bool well, const
       *frame.mutable_from() = child->endpoint;
       frame.mutable_end_run();
       const Status sent = peers()->send(node, std::move(frame));
-      if (!sent.ok()) log_warning("{} is not told that run {} ended: {}", node, run, sent.message());
+      if (!sent.ok())
+        log_warning("{} is not told that run {} ended: {}", node, run, sent.message());
     }
   }
   if (run_is_over(report.state()) || record->released()) {
@@ -183,9 +187,10 @@ void NodeDaemon::supervisor_ended_locked(const ChildPtr& child, bool well, const
                 times.end());
     if (static_cast<int>(times.size()) >= options_.restarts_max) {
       report.set_state(proto::RunReport::FAILED);
-      report.set_message(fmt::format("its supervisor ended {} times within {:.0f} s, the last time "
-                                     "by {}; `percheron resume {}` tries again",
-                                     times.size() + 1, options_.restart_window_seconds, how, run));
+      report.set_message(
+          fmt::format("its supervisor ended {} times within {:.0f} s, the last time "
+                      "by {}; `percheron resume {}` tries again",
+                      times.size() + 1, options_.restart_window_seconds, how, run));
       record->set_ended(clock_.unix_seconds());
     } else {
       const double wait = std::min(30.0, 0.5 * static_cast<double>(1 << times.size()));
@@ -276,15 +281,15 @@ void NodeDaemon::take(const proto::Frame& frame, FileDescriptor fd) {
       if (spawned.ok()) return;
       proto::Frame reply;
       *reply.mutable_to() = frame.from();
-      *reply.mutable_from() = endpoint_of(options_.name, proto::Endpoint::WORKER, run,
-                                          frame.spawn().worker().device());
+      *reply.mutable_from() =
+          endpoint_of(options_.name, proto::Endpoint::WORKER, run, frame.spawn().worker().device());
       reply.mutable_loaded()->set_error(spawned.message());
       return route(std::move(reply));
     }
     case proto::Frame::kKill: {
       const std::lock_guard lock(mutex_);
-      const auto child = children_.find(key_of(
-          endpoint_of(options_.name, proto::Endpoint::WORKER, run, frame.kill().device())));
+      const auto child = children_.find(
+          key_of(endpoint_of(options_.name, proto::Endpoint::WORKER, run, frame.kill().device())));
       if (child != children_.end()) end_child_locked(*child->second);
       return;
     }
@@ -357,8 +362,7 @@ void NodeDaemon::node_lost(const std::string& node) {
       for (const std::string& device : devices_locked(*record)) {
         if (device.substr(0, device.find('/')) != node) continue;
         proto::Frame frame;
-        *frame.mutable_to() =
-            endpoint_of(options_.name, proto::Endpoint::SUPERVISOR, record->id());
+        *frame.mutable_to() = endpoint_of(options_.name, proto::Endpoint::SUPERVISOR, record->id());
         *frame.mutable_from() = endpoint_of(node, proto::Endpoint::DAEMON, record->id());
         frame.mutable_ended()->set_device(device.substr(device.find('/') + 1));
         frame.mutable_ended()->set_how("node " + node + " can't be reached");

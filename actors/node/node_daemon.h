@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "actors/node/linked_process.h"
 #include "actors/node/feature_regions.h"
+#include "actors/node/linked_process.h"
 #include "actors/node/run_book.h"
 #include "actors/service/frame_link.h"
 #include "base/clock.h"
@@ -149,9 +149,9 @@ class NodeDaemon {
   std::mutex mutex_;
   std::condition_variable changed_;
   RunBook book_;
-  std::map<std::string, ChildPtr> children_;      // by key_of() their endpoint
-  std::vector<ChildPtr> gone_;                    // to be destroyed by tick()
-  std::map<uint64_t, Order> orders_;              // that wait for a run's answer
+  std::map<std::string, ChildPtr> children_;             // by key_of() their endpoint
+  std::vector<ChildPtr> gone_;                           // to be destroyed by tick()
+  std::map<uint64_t, Order> orders_;                     // that wait for a run's answer
   std::map<std::string, std::vector<double>> restarts_;  // of supervisors, when
   std::map<std::string, double> restart_at_;             // of supervisors that are to come back
   std::map<std::string, double> undeliverable_said_;     // of nodes, when

@@ -35,7 +35,8 @@ std::string NodeDaemon::node_of(const std::string& run) {
     const std::lock_guard lock(mutex_);
     if (run.empty() || book_.find(run)) return {};
   }
-  for (const proto::RunRecord& record : peers() ? peers()->runs() : std::vector<proto::RunRecord>()) {
+  for (const proto::RunRecord& record :
+       peers() ? peers()->runs() : std::vector<proto::RunRecord>()) {
     if (record.id() == run) return record.node();
   }
   return {};

@@ -15,8 +15,8 @@ constexpr auto kTick = std::chrono::milliseconds(500);
 constexpr auto kConnectTimeout = std::chrono::milliseconds(3000);
 constexpr auto kPullTimeout = std::chrono::minutes(5);
 constexpr double kRetryMin = 0.5, kRetryMax = 10;  // seconds between tries to connect
-constexpr double kHoldSeconds = 10;  // frames for a node that may connect yet
-constexpr size_t kHeldMax = 1000;    // of one node
+constexpr double kHoldSeconds = 10;                // frames for a node that may connect yet
+constexpr size_t kHeldMax = 1000;                  // of one node
 constexpr size_t kPeersMax = 4096;
 constexpr size_t kCallsMax = 64;  // of other nodes at once
 
@@ -26,14 +26,12 @@ Result<std::unique_ptr<PeerNetwork>> PeerNetwork::start(PeerOptions options, Nod
                                                         RandomBytes& random, const Clock& clock) {
   const ListenerOptions listener = options.listener;
   const Credentials credentials = options.credentials;
-  std::unique_ptr<PeerNetwork> network(
-      new PeerNetwork(std::move(options), daemon, random, clock));
+  std::unique_ptr<PeerNetwork> network(new PeerNetwork(std::move(options), daemon, random, clock));
   PERCHERON_ASSIGN_OR_RETURN(
       network->listener_,
-      Listener::start(listener, credentials, random,
-                      [self = network.get()](Connection connection) {
-                        self->serve(std::move(connection));
-                      }));
+      Listener::start(listener, credentials, random, [self = network.get()](Connection connection) {
+        self->serve(std::move(connection));
+      }));
   network->ticker_ = std::thread([self = network.get()] { self->tick(); });
   return network;
 }
@@ -212,9 +210,9 @@ Status PeerNetwork::send(const std::string& node, proto::Frame frame) {
 Result<std::unique_ptr<ByteStream>> PeerNetwork::bulk_stream(const NodeAddress& address,
                                                              const std::string& name,
                                                              Deadline deadline) {
-  PERCHERON_ASSIGN_OR_RETURN(Connection connection,
-                             connect_node(address, name, options_.credentials, Purpose::kBulk,
-                                          random_, deadline));
+  PERCHERON_ASSIGN_OR_RETURN(
+      Connection connection,
+      connect_node(address, name, options_.credentials, Purpose::kBulk, random_, deadline));
   return std::move(connection.stream);
 }
 
@@ -235,8 +233,7 @@ Result<FileDescriptor> PeerNetwork::pull(const std::string& run, const proto::Fe
     bulk = peer->bulk;
   }
   const BulkRequest request{FeatureRegions::slot(run, {key.epoch(), key.index()}),
-                            static_cast<uint64_t>(key.generation()) + 1, key.bytes(),
-                            key.crc32c()};
+                            static_cast<uint64_t>(key.generation()) + 1, key.bytes(), key.crc32c()};
   PERCHERON_ASSIGN_OR_RETURN(PulledRegion pulled,
                              bulk->pull(request, Deadline::after(kPullTimeout)));
   PERCHERON_RETURN_IF_ERROR(pulled.region.seal_content());

@@ -20,7 +20,7 @@ struct PeerOptions {
   std::vector<NodeAddress> seeds;  // nodes to join by
   Credentials credentials;
   uint64_t pull_bytes_max = uint64_t{4} << 30;  // of features on their way from other nodes
-  double silence_seconds = 3;  // after which a node counts as lost
+  double silence_seconds = 3;                   // after which a node counts as lost
 };
 
 /// A node's connections with the others. Every node opens one control connection to every other,

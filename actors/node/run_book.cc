@@ -84,9 +84,8 @@ proto::RunRecord* RunBook::find(const std::string& id) {
 std::vector<proto::RunRecord*> RunBook::all() {
   std::vector<proto::RunRecord*> all;
   for (auto& [id, record] : records_) all.push_back(&record);
-  std::stable_sort(all.begin(), all.end(), [](const auto* a, const auto* b) {
-    return a->submitted() < b->submitted();
-  });
+  std::stable_sort(all.begin(), all.end(),
+                   [](const auto* a, const auto* b) { return a->submitted() < b->submitted(); });
   return all;
 }
 

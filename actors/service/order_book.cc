@@ -52,7 +52,8 @@ void OrderBook::take(const proto::RunOrder& order) {
     case proto::RunOrder::STOP_NOW:
       waiting.for_end = true;
       releases_devices_ = false;
-      stop_signals_ = order.kind() == proto::RunOrder::STOP_NOW ? 2 : std::max(1, stop_signals_.load());
+      stop_signals_ =
+          order.kind() == proto::RunOrder::STOP_NOW ? 2 : std::max(1, stop_signals_.load());
       break;
     case proto::RunOrder::REPORT: return answer(order.request(), "", state_.step);
   }

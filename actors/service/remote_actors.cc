@@ -14,11 +14,11 @@ template <class... Types>
 struct TypeList {};
 
 // What actors of different processes tell each other.
-using RemoteMessages = TypeList<Begin, TargetIdle, Produce, Produced, Take, TakeTicket, Computed,
-                                Reduce, Reduced, Apply, Applied, Evaluate, Evaluated, TakeSnapshot,
-                                SnapshotTaken, WriteCheckpoint, CheckpointWritten, SetAside,
-                                KeepHeldOut, Failed, Unreadable, ReduceFailed, Regroup, Regrouped,
-                                Restore, Restored>;
+using RemoteMessages =
+    TypeList<Begin, TargetIdle, Produce, Produced, Take, TakeTicket, Computed, Reduce, Reduced,
+             Apply, Applied, Evaluate, Evaluated, TakeSnapshot, SnapshotTaken, WriteCheckpoint,
+             CheckpointWritten, SetAside, KeepHeldOut, Failed, Unreadable, ReduceFailed, Regroup,
+             Regrouped, Restore, Restored>;
 
 template <class Message>
 std::string name_of() {
@@ -108,8 +108,7 @@ Status deliver(const proto::ActorMessage& message, const Peers& peers) {
                                         message.number()));
   }
   if (!decoder->second(message.fields(), to)) {
-    return invalid_argument(
-        fmt::format("a message {} whose fields can't be read", message.type()));
+    return invalid_argument(fmt::format("a message {} whose fields can't be read", message.type()));
   }
   return ok_status();
 }

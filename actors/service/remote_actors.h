@@ -1,6 +1,7 @@
 #pragma once
 
-// Actors of other processes. Only for the files that implement actors: CAF's headers compile slowly.
+// Actors of other processes. Only for the files that implement actors: CAF's headers compile
+// slowly.
 
 #include <functional>
 #include <string>

@@ -73,14 +73,13 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
                   *frame.mutable_order_reply() = reply;
                   send_to_daemon(order_.node(), std::move(frame));
                 }),
-        workers_(placement_, start_of_workers(),
-                 {[this](const PlacedDevice& to, proto::Frame frame) {
-                    send(to, std::move(frame));
-                  },
-                  [this](const std::string& node, proto::Frame frame) {
-                    send_to_daemon(node, std::move(frame));
-                  }},
-                 control_, clock),
+        workers_(
+            placement_, start_of_workers(),
+            {[this](const PlacedDevice& to, proto::Frame frame) { send(to, std::move(frame)); },
+             [this](const std::string& node, proto::Frame frame) {
+               send_to_daemon(node, std::move(frame));
+             }},
+            control_, clock),
         reader_([this] { read(); }) {}
   ~ServiceRunImpl() override {
     workers_.stop();
@@ -172,10 +171,9 @@ void ServiceRunImpl::read() {
     workers_.link_lost(received.status().message());
     const std::lock_guard lock(peers_mutex_);
     if (!peers_) return;
-    caf::anon_send(peers_->supervisor,
-                   Failed{"the daemon of this node",
-                          Outcome::of(unavailable(received.status().message())),
-                          WorkerKind::kTarget, -1});
+    caf::anon_send(peers_->supervisor, Failed{"the daemon of this node",
+                                              Outcome::of(unavailable(received.status().message())),
+                                              WorkerKind::kTarget, -1});
     return;
   }
 }
@@ -198,7 +196,8 @@ void ServiceRunImpl::take(const proto::Frame& frame) {
     case proto::Frame::kLoaded: return workers_.take(of, frame.loaded());
     case proto::Frame::kPrepared: return workers_.take(of, frame.prepared());
     default:
-      log_warning("a frame of kind {} is not for a supervisor", static_cast<int>(frame.body_case()));
+      log_warning("a frame of kind {} is not for a supervisor",
+                  static_cast<int>(frame.body_case()));
   }
 }
 
@@ -242,8 +241,7 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
   parts->fingerprint = fingerprint.digest();
   parts->checkpoint = {setup_, resume_fingerprint(*setup_, target_hash), parts->batches};
   const uint64_t bytes_max = setup_->config.features().bytes_max();
-  PERCHERON_ASSIGN_OR_RETURN(parts->store,
-                             FeatureStore::make({bytes_max, setup_->step_bytes_max}));
+  PERCHERON_ASSIGN_OR_RETURN(parts->store, FeatureStore::make({bytes_max, setup_->step_bytes_max}));
   parts->credits = std::make_unique<NodeCredits>(nodes_.size(), bytes_max);
   parts->exchange =
       std::make_unique<ReleasedFeatures>([this](const PlannedStep& step) { release(step); });
@@ -279,12 +277,12 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
 Result<RunSummary> ServiceRunImpl::run(RunParts& parts, const RunEnvironment& environment) {
   AnsweringObserver observer(environment.observer, orders_);
   Result<RunSummary> summary = run_actors(parts,
-                    RunEnvironment{.files = environment.files,
-                                   .clock = environment.clock,
-                                   .observer = observer,
-                                   .stop_signals = environment.stop_signals,
-                                   .control = &control_},
-                    this);
+                                          RunEnvironment{.files = environment.files,
+                                                         .clock = environment.clock,
+                                                         .observer = observer,
+                                                         .stop_signals = environment.stop_signals,
+                                                         .control = &control_},
+                                          this);
   const Status removed = environment.files.remove_all(rendezvous_);
   if (!removed.ok()) log_warning("{} stays: {}", rendezvous_, removed.message());
   return summary;

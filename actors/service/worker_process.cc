@@ -226,12 +226,12 @@ Status WorkerProcess::make_places(const proto::PrepareWorker& order, RunObserver
   if (order_.trainers_total() > 1) {
     GlooOptions options;
     if (order.has_collective_interface()) options.interface = order.collective_interface();
-    PERCHERON_ASSIGN_OR_RETURN(
-        parts.collectives,
-        make_gloo_collective_factory(options, make_directory_rendezvous(files_, order.rendezvous())));
+    PERCHERON_ASSIGN_OR_RETURN(parts.collectives,
+                               make_gloo_collective_factory(
+                                   options, make_directory_rendezvous(files_, order.rendezvous())));
   }
-  PERCHERON_RETURN_IF_ERROR(make_trainers(
-      parts, point, {order_.trainers().begin(), order_.trainers().end()}));
+  PERCHERON_RETURN_IF_ERROR(
+      make_trainers(parts, point, {order_.trainers().begin(), order_.trainers().end()}));
   for (TrainerPlace& trainer : parts.trainers) {
     PERCHERON_RETURN_IF_ERROR(trainer.worker->run([&](Context& context) -> Status {
       PERCHERON_ASSIGN_OR_RETURN(const uint32_t checksum, trainer.trainer->checksum(context));

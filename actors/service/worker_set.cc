@@ -55,8 +55,8 @@ Status WorkerSet::wait_for(State state) {
     bool all = true;
     for (const auto& [placed, worker] : workers_) {
       if (!worker.error.empty()) {
-        const std::string text =
-            fmt::format("the worker of {} ({}): {}", placed.text(), worker.roles.text(), worker.error);
+        const std::string text = fmt::format("the worker of {} ({}): {}", placed.text(),
+                                             worker.roles.text(), worker.error);
         // One that died may do better next time; one that says what is wrong will not.
         return worker.state == State::kEnded ? unavailable(text) : failed_precondition(text);
       }

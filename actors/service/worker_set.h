@@ -23,7 +23,7 @@ namespace percheron {
 /// How often, and after what waits, a worker that ended is started again.
 struct RestartLimits {
   double wait_min_seconds = 0.5, wait_max_seconds = 30;  // doubles with every restart
-  int restarts_max = 5;                                  // within window_seconds; then it stays away
+  int restarts_max = 5;  // within window_seconds; then it stays away
   double window_seconds = 600;
   double unreachable_wait_seconds = 3;  // a node that can't be reached is tried again for ever
 };

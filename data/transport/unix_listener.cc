@@ -60,8 +60,7 @@ Result<std::unique_ptr<UnixListener>> UnixListener::start(const std::string& pat
       listen(socket.get(), kBacklog) != 0) {
     return os_error("listen on " + path, errno);
   }
-  return std::unique_ptr<UnixListener>(
-      new UnixListener(std::move(socket), path, std::move(serve)));
+  return std::unique_ptr<UnixListener>(new UnixListener(std::move(socket), path, std::move(serve)));
 }
 
 UnixListener::UnixListener(FileDescriptor socket, std::string path, Serve serve)
@@ -95,9 +94,8 @@ void UnixListener::accept_all() {
     }
     if (threads_.size() >= kConnectionsMax) continue;  // It is closed.
     const int number = next_++;
-    threads_[number] = std::thread([this, number, fd = socket.release()] {
-      serve_one(number, FileDescriptor(fd));
-    });
+    threads_[number] = std::thread(
+        [this, number, fd = socket.release()] { serve_one(number, FileDescriptor(fd)); });
   }
 }
 

@@ -53,9 +53,7 @@ pid_t parent_of(const std::string& pid) {
 }  // namespace
 
 TestNode::TestNode(const std::string& name, std::vector<std::string> options)
-    : name_(name),
-      state_(testing::TempDir() + "node_" + name),
-      options_(std::move(options)) {
+    : name_(name), state_(testing::TempDir() + "node_" + name), options_(std::move(options)) {
   EXPECT_TRUE(system_files().remove_all(state_).ok());
   EXPECT_TRUE(system_files().remove_all(state_ + ".log").ok());
   EXPECT_TRUE(system_files().create_directories(state_).ok());
@@ -70,7 +68,8 @@ void TestNode::start() {
     const int log = open((state_ + ".log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(log, STDOUT_FILENO);
     dup2(log, STDERR_FILENO);
-    std::vector<std::string> words = {PERCHERON_PROGRAM, "node", "--name", name_, "--state", state_};
+    std::vector<std::string> words = {PERCHERON_PROGRAM, "node", "--name", name_,
+                                      "--state",         state_};
     words.insert(words.end(), options_.begin(), options_.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -113,8 +112,8 @@ Json TestNode::wait_for(const std::string& run, const std::string& state) const 
     return last["state"] == state || last["state"] == "failed" || last["state"] == "done";
   });
   EXPECT_TRUE(there) << last.dump() << log();
-  EXPECT_EQ(last["state"], state) << last.dump() << read_all(state_ + "/logs/" + run +
-                                                            "/supervisor.log");
+  EXPECT_EQ(last["state"], state) << last.dump()
+                                  << read_all(state_ + "/logs/" + run + "/supervisor.log");
   return last;
 }
 
