@@ -1,5 +1,6 @@
 #include "actors/batch_source.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace percheron {
@@ -49,6 +50,18 @@ uint64_t BatchSource::feature_bytes(MicroBatchId id) {
   const std::shared_ptr<const EpochPlan> epoch = plan(id.epoch);
   return setup_->features.bytes(epoch->tokens(id.index),
                                 static_cast<int64_t>(epoch->samples(id.index).size()));
+}
+
+int64_t BatchSource::bucket_bound(MicroBatchId id) {
+  const BucketBounds& bounds = setup_->data.options.bucket_bounds;
+  if (id.epoch == kHeldOutEpoch || bounds.empty()) return 0;
+  const std::shared_ptr<const EpochPlan> epoch = plan(id.epoch);
+  if (!epoch->padded()) return 0;
+  // All samples of a micro-batch are padded to its longest.
+  const int64_t length =
+      epoch->tokens(id.index) / static_cast<int64_t>(epoch->samples(id.index).size());
+  const auto bound = std::ranges::lower_bound(bounds, length);
+  return bound == bounds.end() ? bounds.back() : *bound;
 }
 
 uint64_t BatchSource::step_bytes(const PlannedStep& step) {

@@ -32,6 +32,8 @@ class BatchSource {
   int64_t held_out_micro_batches() const { return held_out_ ? held_out_->micro_batches() : 0; }
   /// Bytes that the features of `id` will take.
   uint64_t feature_bytes(MicroBatchId id);
+  /// The upper bound of the bucket of length that `id` was taken from; 0 where there are none.
+  int64_t bucket_bound(MicroBatchId id);
   /// The features of a whole step.
   uint64_t step_bytes(const PlannedStep& step);
   /// Hash of the order of `epoch`.

@@ -20,6 +20,7 @@ class Mailbox {
  public:
   Mailbox(caf::event_based_actor* self, const RunParts& parts, PeersPtr peers)
       : self_(self),
+        activity_(*parts.activity),
         peers_(std::move(peers)),
         homes_(parts.target_nodes(), parts.trainer_nodes()),
         features_are_here_(!parts.credits),
@@ -36,6 +37,7 @@ class Mailbox {
   }
 
   void take(int trainer) {
+    activity_.trainer_waits(trainer);
     wait_in_line(trainer);
     pump();
   }
@@ -56,7 +58,10 @@ class Mailbox {
     pump();
   }
 
-  void node_lost(int node) { produce_again(policy_.node_lost(node)); }
+  void node_lost(int node) {
+    produce_again(policy_.node_lost(node));
+    tell();
+  }
 
   void unreadable(const Unreadable& message) {
     const MicroBatchId id = message.id;
@@ -75,11 +80,13 @@ class Mailbox {
 
   void rewind(const Rewind& message) {
     policy_.restart();
+    tell();
     rewinds_ = message.rewinds;
     self_->send(peers_->supervisor, message);
   }
 
   void computed(const Computed& message) {
+    activity_.trainer_settled(message.trainer, message.tokens, message.samples, message.seconds);
     const bool counts = policy_.computed(message.id, message.trainer, message.lease);
     TrainerWork work = settled(message.trainer, message.id);
     work.tokens = message.tokens;
@@ -98,6 +105,7 @@ class Mailbox {
     const PlannedStep range = *policy_.open();
     policy_.commit_step();
     self_->send(peers_->sampler, Freed{range});
+    tell();
   }
 
  private:
@@ -134,11 +142,25 @@ class Mailbox {
                                                   policy_.steals(), policy_.membership()});
       self_->send(peers_->trainers[static_cast<size_t>(*trainer)],
                   TakeTicket{work->ticket, work->lease, policy_.membership()});
+      activity_.trainer_leased(*trainer,
+                               work->stolen ? std::optional(work->ticket.home) : std::nullopt);
       trainer = idle_.erase(trainer);
     }
+    tell();
+  }
+
+  void tell() {
+    MailboxState state;
+    for (const auto& [home, queue] : policy_.queues()) {
+      state.homes[home] = {queue.tickets, queue.bytes};
+    }
+    state.queued_later = policy_.queued_later();
+    state.features_late = !idle_.empty() && policy_.tickets_missing();
+    activity_.mailbox(std::move(state));
   }
 
   caf::event_based_actor* self_;
+  RunActivity& activity_;
   PeersPtr peers_;
   const Homes homes_;
   const bool features_are_here_;  // all of them, so that none can be lost

@@ -73,7 +73,8 @@ struct Produce {
 struct Produced {
   int32_t target = 0;
   Produce work;
-  int64_t tokens = 0;  // that were computed; the others came from the cache
+  int64_t tokens = 0;   // that were computed; the others came from the cache
+  int64_t samples = 0;  // of the micro-batch
   double seconds = 0;
   Outcome outcome;
   uint64_t region_bytes = 0;  // of the features, where they are for other processes; else 0
@@ -325,7 +326,8 @@ inline auto fields_of(Begin& x) { return std::tie(x.step); }
 inline auto fields_of(TargetIdle& x) { return std::tie(x.target); }
 inline auto fields_of(Produce& x) { return std::tie(x.id, x.step, x.lease, x.generation, x.bytes); }
 inline auto fields_of(Produced& x) {
-  return std::tie(x.target, x.work, x.tokens, x.seconds, x.outcome, x.region_bytes, x.crc32c);
+  return std::tie(x.target, x.work, x.tokens, x.samples, x.seconds, x.outcome, x.region_bytes,
+                  x.crc32c);
 }
 inline auto fields_of(SetAside& x) { return std::tie(x.held_out, x.sample, x.reason); }
 inline auto fields_of(TargetWork& x) {

@@ -21,6 +21,7 @@ struct StepReport {
   double gradient_norm = 0;
   int64_t tokens = 0;      // of this step
   int64_t supervised = 0;  // of this step
+  int64_t samples = 0;     // of this step
   int64_t tokens_total = 0;
   double step_seconds = 0;
   double target_tokens_per_second = 0;   // while targets were busy: their capacity

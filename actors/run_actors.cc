@@ -120,6 +120,13 @@ bool close_threads(RunParts& parts, WorkThread& disk, double seconds) {
   return ended;
 }
 
+RunLayout layout_of(const RunSetup& setup) {
+  RunLayout layout;
+  for (DeviceId id : setup.placement.targets) layout.target_devices.push_back(to_string(id));
+  for (DeviceId id : setup.placement.trainers) layout.trainer_devices.push_back(to_string(id));
+  return layout;
+}
+
 // How long jobs may go on after the end: a run that was told to end at once, or that stands still
 // anyway, does not wait for a forward pass of minutes.
 double stop_seconds(const Status& status, const RunEnvironment& environment) {
@@ -203,6 +210,7 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
 
 Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment,
                               RemoteWorkers* remote) {
+  parts.activity->begin(layout_of(*parts.setup));
   ObserverThread observer(environment.observer, *parts.clock);
   WorkThread disk("checkpoint", *parts.clock);
   std::promise<End> end;

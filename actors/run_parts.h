@@ -18,6 +18,7 @@
 #include "actors/observer.h"
 #include "actors/policy/credits.h"
 #include "actors/policy/quarantine.h"
+#include "actors/policy/run_activity.h"
 #include "actors/run_checkpoint.h"
 #include "actors/run_control.h"
 #include "actors/run_setup.h"
@@ -73,6 +74,7 @@ struct RunParts {
   std::string resumed_from;  // the checkpoint that the run goes on from; empty = a new run
   RunProgress progress;      // where the run starts
   HeldOutFeatures held_out;
+  std::shared_ptr<RunActivity> activity;  // what those who watch the run are told
   std::unique_ptr<FeatureStore> store;
   std::unique_ptr<CreditSource> credits;  // where stores are elsewhere, too; null: the store's own
   std::unique_ptr<FeatureExchange> exchange;
@@ -116,6 +118,9 @@ struct RunEnvironment {
   double worker_wait_seconds =
       300;                        // without any target, or trainer, the run waits so long for one
   RunControl* control = nullptr;  // steers the run; null: nobody does
+  // Told what the actors do, and goes on counting where a run is resumed; null: the run has its
+  // own.
+  std::shared_ptr<RunActivity> activity = nullptr;
 };
 
 /// Runs the actors until the run ends and all of them are gone.

@@ -200,7 +200,6 @@ void RunSupervisor::end_step(int64_t step) {
   progress_.step = step + 1;
   progress_.tokens += sums.tokens;
   progress_.samples += step_samples_;
-  step_samples_ = 0;
   progress_.supervised += sums.supervised;
   simulated_sum_ += sums.simulated_acceptance_length();
   ++simulated_steps_;

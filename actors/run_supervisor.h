@@ -11,6 +11,7 @@
 #include "actors/observer.h"
 #include "actors/policy/epoch_termination.h"
 #include "actors/policy/join_round.h"
+#include "actors/policy/run_activity.h"
 #include "actors/policy/run_schedule.h"
 #include "actors/policy/step_ledger.h"
 #include "actors/policy/worker_roll.h"
@@ -133,7 +134,15 @@ class RunSupervisor {
   void tick(int signals);
 
   bool finished() const { return finished_; }
+  /// The run has such a worker, and it is not lost.
+  bool there(WorkerKind kind, int number) const { return roll_.there(kind, number); }
+  /// The run has a place for such a worker, which is lost.
+  bool away(WorkerKind kind, int number) const {
+    return roll_.known(kind, number) && !roll_.there(kind, number);
+  }
   RunState state() const;
+  /// What the run is at, for those who watch it.
+  RunPhase phase() const;
   RunSummary summary() const;
 
  private:

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <utility>
+
 #include "actors/run_supervisor.h"
 #include "base/units.h"
 
@@ -50,6 +52,7 @@ void RunSupervisor::report_step(const PlannedStep& step, const PoolState& pool) 
   line.gradient_norm = report.applied.gradient_norm;
   line.tokens = sums.tokens;
   line.supervised = sums.supervised;
+  line.samples = std::exchange(step_samples_, 0);
   line.tokens_total = progress_.tokens;
   line.step_seconds = rates.step_seconds;
   line.target_tokens_per_second = rates.target_tokens_per_second;
@@ -104,6 +107,26 @@ std::string RunSupervisor::standstill() const {
   if (checkpoint_) text += fmt::format("; the checkpoint of step {} is open", checkpoint_->step);
   if (evaluation_) text += fmt::format("; the evaluation of step {} is open", evaluation_->step);
   return text;
+}
+
+RunPhase RunSupervisor::phase() const {
+  RunPhase phase;
+  phase.evaluating = evaluation_.has_value();
+  phase.copying = checkpoint_ && !checkpoint_->copied;
+  if (finished_) {
+    phase.step = RunPhase::Step::kOver;
+  } else if (!held_out_ready_) {
+    phase.step = RunPhase::Step::kHeldOut;
+  } else if (!opened_) {
+    phase.step = RunPhase::Step::kBetween;
+  } else {
+    switch (ledger_.phase()) {
+      case StepLedger::Phase::kComputing: phase.step = RunPhase::Step::kComputing; break;
+      case StepLedger::Phase::kReducing: phase.step = RunPhase::Step::kReducing; break;
+      case StepLedger::Phase::kApplying: phase.step = RunPhase::Step::kUpdating; break;
+    }
+  }
+  return phase;
 }
 
 RunSummary RunSupervisor::summary() const {

@@ -1,3 +1,5 @@
+#include <map>
+#include <optional>
 #include <set>
 
 #include "actors/actor_system.h"
@@ -87,12 +89,16 @@ class Sampler {
     sequence_ = WorkSequence(parts_.setup, parts_.batches, step,
                              held_out_left_ > 0 ? HeldOutWork::kFirst : HeldOutWork::kDone);
     policy_.restart();
+    for (const auto& [id, bucket] : buckets_) parts_.activity->freed(bucket);
+    buckets_.clear();
     self_->send(peers_->mailbox, Rewind{step, ++rewinds_});
     begin(step);
   }
 
   void produced(const Produced& message) {
     const Produce& work = message.work;
+    parts_.activity->target_settled(message.target, message.tokens, message.samples,
+                                    message.seconds);
     // What a target says whose lease was taken away, by its loss or a rewind, no longer counts.
     if (!policy_.produced(work.id, message.target, work.lease)) return idle(message.target);
     self_->send(peers_->supervisor,
@@ -108,7 +114,7 @@ class Sampler {
 
   void freed(const PlannedStep& range) {
     for (int64_t i = range.first; i < range.first + range.count; ++i) {
-      policy_.freed({range.epoch, i});
+      forget({range.epoch, i});
     }
     parts_.exchange->step_freed(range);
     open(range.step + 1);
@@ -125,7 +131,7 @@ class Sampler {
       self_->send(peers_->mailbox, PutTicket{ticket});
       return;
     }
-    policy_.freed(work.id);
+    forget(work.id);
     if (parts_.exchange->held_out_is_elsewhere()) {
       held_out_.push_back(ticket);
       for (const caf::actor& trainer : peers_->trainers) self_->send(trainer, KeepHeldOut{ticket});
@@ -158,11 +164,30 @@ class Sampler {
       next = idle_.erase(next);
       const WorkUnit& unit = production->unit;
       self_->send(peers_->supervisor, TargetWork{target, unit.id, true, 0, 0});
+      parts_.activity->target_leased(target, new_bucket(unit.id));
       self_->send(
           peers_->targets[static_cast<size_t>(target)],
           Produce{unit.id, unit.step, production->lease, production->generation, unit.bytes});
     }
+    const Occupation why = policy_.out_of_work() ? Occupation::kWork : Occupation::kRoom;
+    for (const int target : idle_) parts_.activity->target_waits(target, why);
     report_exhausted_epochs();
+  }
+
+  // None where it was handed out before.
+  std::optional<int64_t> new_bucket(MicroBatchId id) {
+    const auto [known, added] = buckets_.try_emplace(id, 0);
+    if (!added) return std::nullopt;
+    known->second = parts_.batches->bucket_bound(id);
+    return known->second;
+  }
+
+  void forget(MicroBatchId id) {
+    policy_.freed(id);
+    const auto bucket = buckets_.find(id);
+    if (bucket == buckets_.end()) return;
+    parts_.activity->freed(bucket->second);
+    buckets_.erase(bucket);
   }
 
   void report_exhausted_epochs() {
@@ -181,7 +206,8 @@ class Sampler {
   StoreCredits store_credits_;
   WorkSequence sequence_;
   SamplerPolicy policy_;
-  std::set<int> idle_, lost_;  // targets
+  std::set<int> idle_, lost_;                // targets
+  std::map<MicroBatchId, int64_t> buckets_;  // of what is handed out and not freed
   int64_t held_out_left_;
   int64_t rewinds_ = 0;
   std::vector<Ticket> held_out_;  // where trainers fetch these features for themselves

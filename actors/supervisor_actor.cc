@@ -100,6 +100,23 @@ class Orders final : public RunOrders {
     return pool;
   }
 
+  StoreState store() const {
+    const RunParts& parts = world_.parts;
+    const FeatureStoreCounters counters = parts.store->counters();
+    StoreState state;
+    state.reserved_bytes = counters.reserved_bytes;
+    state.published_bytes = counters.published_bytes;
+    state.lingering_bytes = counters.lingering_bytes;
+    state.bytes_max = parts.store->limits().bytes_max;
+    if (!parts.cache) return state;
+    const FeatureCacheCounters cache = parts.cache->counters();
+    state.cache_memory_bytes = cache.memory_bytes;
+    state.cache_disk_bytes = cache.disk_bytes;
+    state.cache_hits = cache.hits;
+    state.cache_misses = cache.misses;
+    return state;
+  }
+
  private:
   template <class Message>
   void tell(const Trainers& trainers, const Message& message) {
@@ -141,6 +158,7 @@ class Shell {
 
   void tick() {
     supervisor_.tick(orders_.world().stop_signals.load());
+    activity().tick(orders_.store());
     if (!supervisor_.finished()) tick_later();
   }
 
@@ -192,7 +210,28 @@ class Shell {
     if (!status.ok()) supervisor_.failed("a target", status);
   }
 
+  // Each may be told twice; only the first counts.
+  void worker_lost(const WorkerLost& message) {
+    if (supervisor_.there(message.kind, message.number)) {
+      activity().lost(message.kind, message.number);
+    }
+    supervisor_.worker_lost(message.kind, message.number);
+  }
+
+  void worker_ready(const WorkerReady& message) {
+    if (supervisor_.away(message.kind, message.number)) {
+      activity().restarted(message.kind, message.number);
+    }
+    supervisor_.worker_ready(message.kind, message.number);
+  }
+
+  void queued_again(const QueuedAgain& message) {
+    activity().leases_expired(message.kind, message.micro_batches);
+    supervisor_.queued_again(message.kind, message.micro_batches);
+  }
+
   void tell_quarantined() {
+    activity().quarantined(orders_.world().parts.quarantine->count());
     for (const std::string& line : orders_.world().parts.quarantine->take_news()) {
       orders_.world().observer.on_event(line);
     }
@@ -219,6 +258,7 @@ class Shell {
 
   // Ends the run once everything that the last message caused is done.
   void settle() {
+    activity().phase(supervisor_.phase());
     if (told_end_ || !orders_.pending_finish()) return;
     told_end_ = true;
     RunSummary summary = supervisor_.summary();
@@ -231,6 +271,7 @@ class Shell {
   RunSupervisor& supervisor() { return supervisor_; }
 
  private:
+  RunActivity& activity() { return *orders_.world().parts.activity; }
   void tick_later() { self_->delayed_send(self_, kTickInterval, Tick{}); }
 
   caf::event_based_actor* self_;
@@ -285,9 +326,9 @@ caf::message_handler member_handlers(const std::shared_ptr<Shell>& shell) {
   RunSupervisor* s = &shell->supervisor();
   return {
       [shell](const WorkerLost& m) { shell->worker_lost(m), shell->settle(); },
-      [shell, s](const WorkerReady& m) { s->worker_ready(m.kind, m.number), shell->settle(); },
+      [shell](const WorkerReady& m) { shell->worker_ready(m), shell->settle(); },
       [shell, s](const NodeLost& m) { s->node_lost(m.node), shell->settle(); },
-      [s](const QueuedAgain& m) { s->queued_again(m.kind, m.micro_batches); },
+      [shell](const QueuedAgain& m) { shell->queued_again(m); },
       [s](const Regrouped& m) { s->regrouped(m.trainer, m.membership); },
       [s](const ReduceFailed& m) {
         s->reduce_failed(m.trainer, m.step, m.membership, m.outcome.status());

@@ -8,6 +8,7 @@ Status produce(Context& context, RunParts& parts, FeatureMaker& maker, Produced&
   PERCHERON_ASSIGN_OR_RETURN(MadeFeatures made,
                              maker.make(context, parts.batches->make(done.work.id)));
   done.tokens = made.computed_tokens;
+  done.samples = made.features->batch.documents();
   return parts.exchange->publish(std::move(made.features), done);
 }
 

@@ -422,6 +422,8 @@ Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup>
   auto parts = std::make_unique<RunParts>(setup);
   parts->files = &environment.files;
   parts->clock = &environment.clock;
+  parts->activity = environment.activity ? environment.activity
+                                         : std::make_shared<RunActivity>(environment.clock);
   parts->batches = std::make_shared<BatchSource>(setup, environment.clock);
   PERCHERON_RETURN_IF_ERROR(open_devices(*parts));
   const bool new_output = !environment.files.exists(setup->output());

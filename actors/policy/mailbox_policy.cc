@@ -32,6 +32,7 @@ MailboxPolicy::Put MailboxPolicy::put(const Ticket& ticket) {
 void MailboxPolicy::queue(Entry& entry) {
   entry.state = State::kQueued;
   homes_[entry.ticket.home].insert(entry.ticket.id);
+  home_bytes_[entry.ticket.home] += entry.ticket.bytes;
 }
 
 std::optional<MicroBatchId> MailboxPolicy::pick_fixed(int trainer) const {
@@ -50,8 +51,10 @@ std::optional<MicroBatchId> MailboxPolicy::pick_fixed(int trainer) const {
 }
 
 int64_t MailboxPolicy::open_tickets(const Home& home) const {
-  return std::count_if(home.begin(), home.end(),
-                       [this](const MicroBatchId& id) { return open_->contains(id); });
+  // Nothing is older than the open step, so its tickets come first.
+  const auto later = std::find_if_not(
+      home.begin(), home.end(), [this](const MicroBatchId& id) { return open_->contains(id); });
+  return std::distance(home.begin(), later);
 }
 
 std::optional<MicroBatchId> MailboxPolicy::pick_stealing(int home) const {
@@ -80,6 +83,7 @@ std::optional<Work> MailboxPolicy::take(int trainer, int home, int64_t now_ns) {
   if (!id) return std::nullopt;
   Entry& entry = entries_.at(*id);
   homes_.at(entry.ticket.home).erase(*id);
+  home_bytes_.at(entry.ticket.home) -= entry.ticket.bytes;
   entry.state = State::kLeased;
   const bool stolen = entry.ticket.home != home;
   steals_ += stolen ? 1 : 0;
@@ -151,6 +155,7 @@ std::vector<MicroBatchId> MailboxPolicy::node_lost(int node) {
     entry.features_gone = true;
     if (entry.state == State::kQueued) {
       homes_.at(entry.ticket.home).erase(id);
+      home_bytes_.at(entry.ticket.home) -= entry.ticket.bytes;
       entry.state = State::kGone;
       again.push_back(id);
     }
@@ -171,6 +176,7 @@ void MailboxPolicy::restart() {
   leases_.clear();
   entries_.clear();
   homes_.clear();
+  home_bytes_.clear();
   open_.reset();
   committed_before_ = {0, 0};
 }
@@ -179,6 +185,31 @@ size_t MailboxPolicy::queued() const {
   size_t count = 0;
   for (const auto& [home, tickets] : homes_) count += tickets.size();
   return count;
+}
+
+std::map<int, MailboxPolicy::Queue> MailboxPolicy::queues() const {
+  std::map<int, Queue> queues;
+  for (const auto& [home, tickets] : homes_) {
+    queues[home] = {static_cast<int64_t>(tickets.size()), home_bytes_.at(home)};
+  }
+  return queues;
+}
+
+size_t MailboxPolicy::queued_later() const {
+  size_t now = 0;
+  if (open_) {
+    for (const auto& [home, tickets] : homes_) now += static_cast<size_t>(open_tickets(tickets));
+  }
+  return queued() - now;
+}
+
+bool MailboxPolicy::tickets_missing() const {
+  if (!open_) return false;
+  for (int64_t index = open_->first; index < open_->first + open_->count; ++index) {
+    const auto entry = entries_.find({open_->epoch, index});
+    if (entry == entries_.end() || entry->second.state == State::kGone) return true;
+  }
+  return false;
 }
 
 }  // namespace percheron

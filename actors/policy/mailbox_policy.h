@@ -76,6 +76,16 @@ class MailboxPolicy {
   const std::optional<PlannedStep>& open() const { return open_; }
   size_t queued() const;
   size_t leased() const { return leases_.outstanding(); }
+  /// What waits at a home.
+  struct Queue {
+    int64_t tickets = 0;
+    uint64_t bytes = 0;  // of their features
+  };
+  std::map<int, Queue> queues() const;
+  /// Queued tickets of steps that are not open.
+  size_t queued_later() const;
+  /// Of the open step some micro-batch has no ticket yet.
+  bool tickets_missing() const;
   int64_t steals() const { return steals_; }
   int64_t duplicates() const { return duplicates_; }
   int64_t stale() const { return stale_; }
@@ -107,6 +117,7 @@ class MailboxPolicy {
   MicroBatchId committed_before_{0, 0};  // every micro-batch before this one is committed
   std::map<MicroBatchId, Entry> entries_;
   std::map<int, Home> homes_;
+  std::map<int, uint64_t> home_bytes_;  // of the features of queued tickets
   int64_t membership_ = 0;
   int64_t steals_ = 0, duplicates_ = 0, stale_ = 0, queued_again_ = 0;
 };

@@ -51,6 +51,8 @@ class SamplerPolicy {
   /// which next_unit goes on. Older leases stay stale.
   void restart();
 
+  /// Everything was handed out.
+  bool out_of_work() const { return ended_ && !peeked_ && again_queue_.empty(); }
   /// Everything was handed out, and every lease is settled.
   bool exhausted() const;
   /// Nothing of `epoch` is left to hand out or leased.

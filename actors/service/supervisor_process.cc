@@ -231,6 +231,8 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
   auto parts = std::make_unique<RunParts>(setup_);
   parts->files = &environment.files;
   parts->clock = &environment.clock;
+  parts->activity = environment.activity ? environment.activity
+                                         : std::make_shared<RunActivity>(environment.clock);
   parts->batches = std::make_shared<BatchSource>(setup_, environment.clock);
   PERCHERON_RETURN_IF_ERROR(lock_output(*parts));
   tell_about_setup(*setup_, *parts, environment.observer);
@@ -281,7 +283,8 @@ Result<RunSummary> ServiceRunImpl::run(RunParts& parts, const RunEnvironment& en
                                                          .clock = environment.clock,
                                                          .observer = observer,
                                                          .stop_signals = environment.stop_signals,
-                                                         .control = &control_},
+                                                         .control = &control_,
+                                                         .activity = environment.activity},
                                           this);
   const Status removed = environment.files.remove_all(rendezvous_);
   if (!removed.ok()) log_warning("{} stays: {}", rendezvous_, removed.message());

@@ -46,6 +46,25 @@ TEST(Mailbox, IdleTrainerTakesFromTheFullestOtherHome) {
   EXPECT_EQ(mailbox.steals(), 1);
 }
 
+TEST(Mailbox, TellsWhatWaitsAtEachHomeAndWhatTheStepLacks) {
+  MailboxPolicy mailbox(Assignment::kStealing, members(2), 0);
+  mailbox.open_step({0, 0, 0, 2});
+  EXPECT_TRUE(mailbox.tickets_missing());
+  for (int64_t index : {0, 2, 3}) mailbox.put(ticket(index, index % 2));
+  EXPECT_TRUE(mailbox.tickets_missing());
+  EXPECT_EQ(mailbox.queued_later(), 2u);
+  mailbox.put(ticket(1, 1));
+  EXPECT_FALSE(mailbox.tickets_missing());
+  EXPECT_EQ(mailbox.queues().at(0).tickets, 2);
+  EXPECT_EQ(mailbox.queues().at(1).bytes, 2u);
+  ASSERT_TRUE(mailbox.take(1, 1, 0));
+  EXPECT_EQ(mailbox.queues().at(1).tickets, 1);
+  EXPECT_EQ(mailbox.queues().at(1).bytes, 1u);
+  mailbox.home_lost(1);
+  EXPECT_EQ(mailbox.queues().count(1), 0u);
+  EXPECT_EQ(mailbox.queued_later(), 1u);
+}
+
 TEST(Mailbox, TicketsOfLaterStepsWait) {
   MailboxPolicy mailbox(Assignment::kStealing, members(2), 0);
   mailbox.open_step({0, 0, 0, 1});

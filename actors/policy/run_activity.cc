@@ -1,0 +1,263 @@
+#include "actors/policy/run_activity.h"
+
+#include <algorithm>
+
+namespace percheron {
+namespace {
+
+// Workers keep their counts when a run goes on; a device may change.
+template <class Worker>
+void place(std::vector<Worker>& workers, const std::vector<std::string>& devices, double now) {
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (i == workers.size()) workers.push_back({{}, OccupationClock(now)});
+    workers[i].device = devices[i];
+  }
+  for (Worker& worker : workers) {
+    worker.clock.end_job(0, Occupation::kIdle, now);
+    worker.clock.enter(Occupation::kIdle, now);
+    worker.away = false;
+  }
+}
+
+template <class Worker>
+std::vector<WorkerActivity> activities(const std::vector<Worker>& workers, double now) {
+  std::vector<WorkerActivity> result;
+  for (const Worker& worker : workers) {
+    result.push_back({worker.device, worker.clock.occupation(), worker.clock.seconds(now),
+                      worker.micro_batches, worker.tokens, worker.samples});
+  }
+  return result;
+}
+
+// Samples of all workers together in a second, if all compute without a pause.
+double capacity(int64_t samples, double compute_seconds, size_t workers) {
+  return compute_seconds > 0
+             ? static_cast<double>(samples) / compute_seconds * static_cast<double>(workers)
+             : 0;
+}
+
+}  // namespace
+
+void RunActivity::begin(const RunLayout& layout) {
+  const std::lock_guard lock(mutex_);
+  const double now = this->now();
+  place(targets_, layout.target_devices, now);
+  place(trainers_, layout.trainer_devices, now);
+  shared_device_ = std::ranges::any_of(layout.target_devices, [&](const std::string& device) {
+    return std::ranges::count(layout.trainer_devices, device) > 0;
+  });
+  kept_.mailbox = {};
+  kept_.in_flight.clear();
+  kept_.phase = {};
+  quarantined_before_ = 0;
+  cache_before_ = {};
+  phase_since_ = seen_ = now;
+  window_.assign(1, totals(now));
+}
+
+void RunActivity::settle(Worker& worker, int64_t tokens, int64_t samples, double seconds,
+                         Occupation reason, double now) {
+  if (worker.away) return;
+  worker.clock.end_job(seconds, reason, now);
+  ++worker.micro_batches;
+  worker.tokens += tokens;
+  worker.samples += samples;
+}
+
+// What was given to a worker that died, or before the run went back, is never settled.
+void RunActivity::wait(Worker& worker, Occupation why, double now) {
+  if (worker.away) return;
+  worker.clock.end_job(0, Occupation::kIdle, now);
+  worker.clock.enter(why, now);
+}
+
+void RunActivity::begin_job(Worker& worker, double now) {
+  if (worker.away) return;
+  worker.clock.end_job(0, Occupation::kIdle, now);
+  worker.clock.begin_job(now);
+}
+
+RunActivity::Worker& RunActivity::worker(WorkerKind kind, int number) {
+  return (kind == WorkerKind::kTarget ? targets_ : trainers_).at(static_cast<size_t>(number));
+}
+
+void RunActivity::target_leased(int target, std::optional<int64_t> bucket) {
+  const std::lock_guard lock(mutex_);
+  begin_job(targets_.at(static_cast<size_t>(target)), now());
+  if (bucket) ++kept_.in_flight[*bucket];
+}
+
+void RunActivity::target_settled(int target, int64_t tokens, int64_t samples, double seconds) {
+  const std::lock_guard lock(mutex_);
+  settle(targets_.at(static_cast<size_t>(target)), tokens, samples, seconds, Occupation::kDevice,
+         now());
+}
+
+void RunActivity::target_waits(int target, Occupation why) {
+  const std::lock_guard lock(mutex_);
+  wait(targets_.at(static_cast<size_t>(target)), why, now());
+}
+
+void RunActivity::freed(int64_t bucket) {
+  const std::lock_guard lock(mutex_);
+  int64_t& count = kept_.in_flight[bucket];
+  count = std::max<int64_t>(0, count - 1);
+}
+
+Occupation RunActivity::trainer_waits_for() const {
+  switch (kept_.phase.step) {
+    case RunPhase::Step::kLoading:
+    case RunPhase::Step::kOver: return Occupation::kIdle;
+    case RunPhase::Step::kHeldOut: return Occupation::kEvaluation;
+    case RunPhase::Step::kBetween:
+      return kept_.phase.evaluating ? Occupation::kEvaluation : Occupation::kCheckpoint;
+    case RunPhase::Step::kComputing:
+      return kept_.mailbox.features_late ? Occupation::kFeatures : Occupation::kStepEnd;
+    case RunPhase::Step::kReducing: return Occupation::kReduce;
+    case RunPhase::Step::kUpdating:
+      // An evaluation measures the parameters of one step, so the update waits for its end.
+      return kept_.phase.evaluating ? Occupation::kEvaluation : Occupation::kUpdate;
+  }
+  return Occupation::kIdle;
+}
+
+void RunActivity::tell_trainers(double now) {
+  const Occupation next = trainer_waits_for();
+  for (Worker& trainer : trainers_) {
+    if (!trainer.away && !trainer.clock.in_job() && trainer.clock.occupation() != next) {
+      trainer.clock.enter(next, now);
+    }
+  }
+}
+
+void RunActivity::trainer_leased(int trainer, std::optional<int> victim) {
+  const std::lock_guard lock(mutex_);
+  begin_job(trainers_.at(static_cast<size_t>(trainer)), now());
+  if (victim) ++kept_.steals[{trainer, *victim}];
+}
+
+void RunActivity::trainer_settled(int trainer, int64_t tokens, int64_t samples, double seconds) {
+  const std::lock_guard lock(mutex_);
+  const double now = this->now();
+  const Occupation reason = kept_.phase.evaluating ? Occupation::kEvaluation
+                            : kept_.phase.copying  ? Occupation::kCheckpoint
+                                                   : Occupation::kDevice;
+  settle(trainers_.at(static_cast<size_t>(trainer)), tokens, samples, seconds, reason, now);
+  tell_trainers(now);
+}
+
+void RunActivity::trainer_waits(int trainer) {
+  const std::lock_guard lock(mutex_);
+  wait(trainers_.at(static_cast<size_t>(trainer)), trainer_waits_for(), now());
+}
+
+void RunActivity::mailbox(MailboxState state) {
+  const std::lock_guard lock(mutex_);
+  kept_.mailbox = std::move(state);
+  tell_trainers(now());
+}
+
+void RunActivity::phase(const RunPhase& phase) {
+  const std::lock_guard lock(mutex_);
+  const double now = this->now();
+  seen_ = now;
+  if (phase == kept_.phase) return;
+  if (phase.step != kept_.phase.step) {
+    kept_.phase_seconds[static_cast<size_t>(kept_.phase.step)].add(now - phase_since_);
+    phase_since_ = now;
+  }
+  kept_.phase = phase;
+  tell_trainers(now);
+  if (phase.step != RunPhase::Step::kOver) return;
+  for (Worker& target : targets_) {
+    if (!target.away && !target.clock.in_job()) target.clock.enter(Occupation::kIdle, now);
+  }
+}
+
+void RunActivity::quarantined(int64_t samples) {
+  const std::lock_guard lock(mutex_);
+  kept_.quarantined += std::max<int64_t>(0, samples - quarantined_before_);
+  quarantined_before_ = samples;
+}
+
+RunActivity::Totals RunActivity::totals(double now) const {
+  Totals totals;
+  totals.time = now;
+  for (const Worker& target : targets_) {
+    totals.targets += target.clock.seconds(now);
+    totals.target_samples += target.samples;
+  }
+  for (const Worker& trainer : trainers_) {
+    totals.trainers += trainer.clock.seconds(now);
+    totals.trainer_samples += trainer.samples;
+  }
+  return totals;
+}
+
+void RunActivity::sample(double now) {
+  window_.push_back(totals(now));
+  if (window_.size() > kWindowSamples + 1) window_.pop_front();
+  const Totals& first = window_.front();
+  const Totals& last = window_.back();
+  RunTimes& times = kept_.window;
+  times.targets = last.targets - first.targets;
+  times.trainers = last.trainers - first.trainers;
+  times.shared_device = shared_device_;
+  times.queued_later = kept_.mailbox.queued_later;
+  kept_.bottleneck = judge_.judge(times);
+  kept_.capture_samples_per_second = capacity(last.target_samples - first.target_samples,
+                                              times.targets[Occupation::kCompute], targets_.size());
+  kept_.train_samples_per_second = capacity(last.trainer_samples - first.trainer_samples,
+                                            times.trainers[Occupation::kCompute], trainers_.size());
+}
+
+void RunActivity::tick(const StoreState& store) {
+  const std::lock_guard lock(mutex_);
+  const double now = this->now();
+  seen_ = now;
+  const int64_t hits = kept_.store.cache_hits + store.cache_hits - cache_before_.cache_hits;
+  const int64_t misses = kept_.store.cache_misses + store.cache_misses - cache_before_.cache_misses;
+  cache_before_ = kept_.store = store;
+  kept_.store.cache_hits = hits;
+  kept_.store.cache_misses = misses;
+  if (window_.empty() || now - window_.back().time >= kSampleSeconds) sample(now);
+}
+
+void RunActivity::lost(WorkerKind kind, int number) {
+  const std::lock_guard lock(mutex_);
+  Worker& worker = this->worker(kind, number);
+  wait(worker, Occupation::kIdle, now());
+  worker.away = true;
+}
+
+void RunActivity::restarted(WorkerKind kind, int number) {
+  const std::lock_guard lock(mutex_);
+  worker(kind, number).away = false;
+  ++kept_.restarts[static_cast<size_t>(kind)];
+}
+
+void RunActivity::leases_expired(WorkerKind lost, int64_t micro_batches) {
+  const std::lock_guard lock(mutex_);
+  kept_.lease_expirations[static_cast<size_t>(lost)] += micro_batches;
+}
+
+void RunActivity::health(const std::string& device, const std::optional<DeviceHealth>& health) {
+  const std::lock_guard lock(mutex_);
+  if (health) {
+    kept_.devices[device] = *health;
+  } else {
+    kept_.devices.erase(device);
+  }
+}
+
+RunActivitySnapshot RunActivity::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  const double now = this->now();
+  RunActivitySnapshot snapshot = kept_;
+  snapshot.targets = activities(targets_, now);
+  snapshot.trainers = activities(trainers_, now);
+  snapshot.silent_seconds = now - seen_;
+  return snapshot;
+}
+
+}  // namespace percheron

@@ -1,0 +1,203 @@
+// What the actors say about their work, as those who watch a run get it.
+
+#include "actors/policy/run_activity.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+namespace percheron {
+namespace {
+
+class FakeClock final : public Clock {
+ public:
+  int64_t monotonic_ns() const override { return now_.load(); }
+  double unix_seconds() const override { return 0; }
+  void advance(double seconds) { now_ += static_cast<int64_t>(seconds * 1e9); }
+
+ private:
+  std::atomic<int64_t> now_{1};
+};
+
+RunPhase phase(RunPhase::Step step, bool evaluating = false, bool copying = false) {
+  return {step, evaluating, copying};
+}
+
+class RunActivityTest : public testing::Test {
+ protected:
+  void SetUp() override { begin(); }
+  void begin() { activity.begin({{"cpu:0"}, {"cpu:1", "cpu:2"}}); }
+  double trainer(int number, Occupation occupation) const {
+    return activity.snapshot().trainers.at(static_cast<size_t>(number)).seconds[occupation];
+  }
+  double target(Occupation occupation) const {
+    return activity.snapshot().targets.at(0).seconds[occupation];
+  }
+  void features_late(bool late) {
+    MailboxState state;
+    state.features_late = late;
+    activity.mailbox(state);
+  }
+
+  FakeClock clock;
+  RunActivity activity{clock};
+};
+
+TEST_F(RunActivityTest, ATrainersTimeGoesToItsCause) {
+  activity.phase(phase(RunPhase::Step::kHeldOut));
+  clock.advance(5);
+  activity.phase(phase(RunPhase::Step::kBetween));  // the checkpoint before the first step
+  clock.advance(1);
+  features_late(true);
+  activity.phase(phase(RunPhase::Step::kComputing));
+  clock.advance(2);
+  activity.trainer_leased(0, std::nullopt);
+  features_late(false);
+  clock.advance(3);  // trainer 1 waits for trainer 0 alone
+  activity.trainer_settled(0, 100, 4, 2.5);
+  activity.phase(phase(RunPhase::Step::kReducing));
+  clock.advance(0.25);
+  activity.phase(phase(RunPhase::Step::kUpdating));
+  clock.advance(0.75);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kEvaluation), 5);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kCheckpoint), 1);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kFeatures), 2);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kCompute), 2.5);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kDevice), 0.5);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kReduce), 0.25);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kUpdate), 0.75);
+  EXPECT_DOUBLE_EQ(trainer(1, Occupation::kFeatures), 2);
+  EXPECT_DOUBLE_EQ(trainer(1, Occupation::kStepEnd), 3);
+  EXPECT_EQ(activity.snapshot().trainers[0].samples, 4);
+}
+
+TEST_F(RunActivityTest, AnEvaluationBesideAStepIsNoWaitForTheDevice) {
+  activity.phase(phase(RunPhase::Step::kComputing, true));
+  activity.trainer_leased(0, std::nullopt);
+  clock.advance(4);
+  activity.trainer_settled(0, 1, 1, 1);
+  activity.phase(phase(RunPhase::Step::kUpdating, true));
+  clock.advance(2);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kEvaluation), 5);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kUpdate), 0);
+}
+
+TEST_F(RunActivityTest, ATargetsTimeGoesToItsCause) {
+  activity.target_waits(0, Occupation::kRoom);
+  clock.advance(2);
+  activity.target_leased(0, 512);
+  EXPECT_EQ(activity.snapshot().in_flight.at(512), 1);
+  clock.advance(3);
+  activity.target_settled(0, 700, 5, 3);
+  activity.target_waits(0, Occupation::kWork);
+  clock.advance(1);
+  activity.freed(512);
+  EXPECT_DOUBLE_EQ(target(Occupation::kRoom), 2);
+  EXPECT_DOUBLE_EQ(target(Occupation::kCompute), 3);
+  EXPECT_DOUBLE_EQ(target(Occupation::kWork), 1);
+  EXPECT_EQ(activity.snapshot().in_flight.at(512), 0);
+}
+
+TEST_F(RunActivityTest, CountsGoOnWhenTheRunDoes) {
+  activity.phase(phase(RunPhase::Step::kComputing));
+  activity.target_leased(0, 0);
+  activity.trainer_leased(0, 1);
+  clock.advance(2);
+  activity.trainer_settled(0, 10, 1, 2);
+  activity.quarantined(3);
+  StoreState store;
+  store.cache_hits = 7;
+  activity.tick(store);
+  const RunActivitySnapshot before = activity.snapshot();
+
+  begin();  // with a micro-batch of the target's still leased
+  activity.quarantined(1);
+  store.cache_hits = 2;
+  activity.tick(store);
+  const RunActivitySnapshot after = activity.snapshot();
+  EXPECT_EQ(after.steals.at({0, 1}), 1);
+  EXPECT_EQ(after.quarantined, 4);
+  EXPECT_EQ(after.store.cache_hits, 9);
+  EXPECT_EQ(after.trainers[0].micro_batches, 1);
+  EXPECT_TRUE(after.in_flight.empty());
+  for (size_t i = 0; i < kOccupations; ++i) {
+    const auto occupation = static_cast<Occupation>(i);
+    EXPECT_GE(after.trainers[0].seconds[occupation], before.trainers[0].seconds[occupation]);
+    EXPECT_GE(after.targets[0].seconds[occupation], before.targets[0].seconds[occupation]);
+  }
+}
+
+TEST_F(RunActivityTest, PartsOfAStepAddUpToIt) {
+  for (int step = 0; step < 3; ++step) {
+    activity.phase(phase(RunPhase::Step::kComputing));
+    clock.advance(2);
+    activity.phase(phase(RunPhase::Step::kReducing));
+    clock.advance(0.5);
+    activity.phase(phase(RunPhase::Step::kUpdating));
+    clock.advance(0.25);
+  }
+  activity.phase(phase(RunPhase::Step::kOver));
+  double sum = 0;
+  for (const auto& histogram : activity.snapshot().phase_seconds) sum += histogram.sum;
+  EXPECT_DOUBLE_EQ(sum, 3 * 2.75);
+}
+
+TEST_F(RunActivityTest, TheBottleneckAndTheCapacitiesAreThoseOfTheWindow) {
+  activity.phase(phase(RunPhase::Step::kComputing));
+  for (int i = 0; i < 10; ++i) {
+    features_late(true);
+    activity.target_leased(0, 0);
+    clock.advance(2);
+    activity.target_settled(0, 100, 8, 2);
+    activity.trainer_leased(0, std::nullopt);
+    clock.advance(0.5);
+    activity.trainer_settled(0, 100, 8, 0.5);
+    activity.tick({});
+  }
+  const RunActivitySnapshot seen = activity.snapshot();
+  EXPECT_EQ(seen.bottleneck, Bottleneck::kTargets);
+  EXPECT_NEAR(seen.capture_samples_per_second, 4, 1e-9);
+  EXPECT_NEAR(seen.train_samples_per_second, 2 * 16, 1e-9);  // of both trainers together
+}
+
+TEST_F(RunActivityTest, ASilentSupervisorIsSeen) {
+  activity.tick({});
+  clock.advance(30);
+  EXPECT_DOUBLE_EQ(activity.snapshot().silent_seconds, 30);
+}
+
+TEST_F(RunActivityTest, DevicesThatTellAreKeptUntilTheyDoNot) {
+  activity.health("cuda:0", DeviceHealth{450, 0.8, 10, 20});
+  EXPECT_DOUBLE_EQ(activity.snapshot().devices.at("cuda:0").power_watts, 450);
+  activity.health("cuda:0", std::nullopt);
+  EXPECT_TRUE(activity.snapshot().devices.empty());
+}
+
+TEST_F(RunActivityTest, ReadersAndActorsMeetWithoutARace) {
+  std::atomic<bool> done{false};
+  std::thread actors([&] {
+    for (int i = 0; i < 2000; ++i) {
+      activity.target_leased(0, i % 3);
+      activity.target_settled(0, 1, 1, 0);
+      activity.trainer_leased(i % 2, 1 - i % 2);
+      activity.trainer_settled(i % 2, 1, 1, 0);
+      activity.phase(phase(i % 2 == 0 ? RunPhase::Step::kComputing : RunPhase::Step::kUpdating));
+      activity.freed(i % 3);
+      clock.advance(0.01);
+      activity.tick({});
+    }
+    done = true;
+  });
+  int64_t last = 0;
+  while (!done) {
+    const int64_t now = activity.snapshot().targets[0].micro_batches;
+    EXPECT_GE(now, last);
+    last = now;
+  }
+  actors.join();
+  EXPECT_EQ(activity.snapshot().targets[0].micro_batches, 2000);
+}
+
+}  // namespace
+}  // namespace percheron
