@@ -10,7 +10,7 @@ find_package(yaml-cpp CONFIG REQUIRED)
 find_package(CLI11 CONFIG QUIET)
 find_package(nlohmann_json CONFIG QUIET)
 find_package(CAF CONFIG QUIET COMPONENTS core io)
-find_package(prometheus-cpp CONFIG QUIET) # prometheus-cpp::pull, optional
+find_package(prometheus-cpp CONFIG QUIET) # prometheus-cpp::core
 if(BUILD_TESTING)
   find_package(GTest CONFIG REQUIRED) # GTest::gtest, GTest::gmock
   find_package(benchmark CONFIG QUIET) # benchmark::benchmark, optional
@@ -37,6 +37,12 @@ if(NOT TARGET nlohmann_json::nlohmann_json)
 endif()
 if(NOT TARGET CLI11::CLI11)
   percheron_find_library(CLI11::CLI11 HEADER CLI/CLI.hpp)
+endif()
+if(NOT TARGET prometheus-cpp::core)
+  percheron_find_library(prometheus-cpp::core HEADER prometheus/registry.h LIBRARY prometheus-cpp-core)
+endif()
+if(NOT TARGET civetweb::civetweb) # prometheus-cpp's package brings it.
+  percheron_find_library(civetweb::civetweb HEADER civetweb.h LIBRARY civetweb)
 endif()
 # Not by its CMake package: Debian's asks for OpenCL's headers, which nothing here uses.
 percheron_find_library(DNNL::dnnl HEADER oneapi/dnnl/dnnl.hpp LIBRARY dnnl)

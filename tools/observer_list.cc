@@ -4,7 +4,7 @@
 
 namespace percheron {
 
-void ObserverList::add(std::unique_ptr<RunObserver> observer, int64_t every_steps) {
+void ObserverList::add(std::shared_ptr<RunObserver> observer, int64_t every_steps) {
   observers_.push_back({std::move(observer), every_steps});
 }
 

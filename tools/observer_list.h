@@ -13,7 +13,7 @@ class ObserverList final : public RunObserver {
  public:
   /// `observer` hears of the first step, of every `every_steps`-th and of the last; of everything
   /// else always.
-  void add(std::unique_ptr<RunObserver> observer, int64_t every_steps = 1);
+  void add(std::shared_ptr<RunObserver> observer, int64_t every_steps = 1);
 
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
@@ -25,7 +25,7 @@ class ObserverList final : public RunObserver {
 
  private:
   struct Entry {
-    std::unique_ptr<RunObserver> observer;
+    std::shared_ptr<RunObserver> observer;
     int64_t every_steps;
   };
   std::vector<Entry> observers_;

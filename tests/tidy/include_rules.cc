@@ -21,7 +21,7 @@ struct Permission {
 const std::vector<Permission>& permissions() {
   static const std::vector<Permission> kPermissions = {
       {std::regex("caf/.*"), {"actors/", "tests/actors/", "tests/sim/", "bench/actors"}},
-      {std::regex("prometheus/.*"), {"actors/", "tests/actors/"}},
+      {std::regex("(prometheus/.*|civetweb\\.h)"), {"actors/", "tests/actors/"}},
       {std::regex("(oneapi/)?dnnl.*"), {"kernels/cpu/"}},
       {std::regex("omp\\.h"), {"kernels/cpu/"}},
       {std::regex("gloo/.*"), {"kernels/cpu/"}},
