@@ -93,13 +93,16 @@ def amount(value: float, unit: str) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def nice_ticks(low: float, high: float) -> list[float]:
+def nice_ticks(low: float, high: float, unit: str) -> list[float]:
     """About four round numbers from `low` to `high`."""
     if high <= low:
         high = low + (abs(low) or 1)
     raw = (high - low) / 4
-    magnitude = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw)
+    if unit == "bytes":
+        step = 2.0 ** math.ceil(math.log2(raw))
+    else:
+        magnitude = 10.0 ** math.floor(math.log10(raw))
+        step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw)
     first = math.floor(low / step)
     return [step * (first + i) for i in range(math.ceil(high / step) - first + 1)]
 
@@ -132,8 +135,8 @@ def draw_value(panel: dict[str, Any], series: NamedPoints, width: float, height:
         words = ", ".join(dict.fromkeys(name for name, points in series if points[-1][0] == latest))
     else:
         words = ", ".join(amount(points[-1][1], unit) for _, points in series)
-    size = 22 if len(words) * 13 < width - 20 else 12
-    words = shortened(words, width - 20, size * 0.58)
+    size = 22 if len(words) * 14 < width - 20 else 12
+    words = shortened(words, width - 24, size * 0.65)
     return f"<text class='value' style='font-size:{size}px' x='12' y='{height / 2 + 18:.0f}'>{escape(words)}</text>"
 
 
@@ -175,13 +178,14 @@ def draw_curves(panel: dict[str, Any], series: NamedPoints, width: float, height
         low = min(low, float(defaults["min"]))
     if unit == "percentunit":
         high = max(high, 0.1)
-    ticks = nice_ticks(low, high)
+    ticks = nice_ticks(low, high, unit)
     low, high = ticks[0], ticks[-1]
     keys, plot_bottom = legend([name for name, _ in series], width, height - 6)
     left, right, top, bottom = 58.0, width - 12.0, 30.0, plot_bottom - 20
 
     def place(at: float, value: float) -> str:
-        return f"{left + (at - begin) / (end - begin) * (right - left):.1f},{bottom - (value - low) / (high - low) * (bottom - top):.1f}"
+        x = left + (at - begin) / (end - begin) * (right - left)
+        return f"{x:.1f},{bottom - (value - low) / (high - low) * (bottom - top):.1f}"
 
     out = ""
     for tick in ticks:
@@ -224,8 +228,9 @@ def draw(server: str, dashboard: dict[str, Any], begin: float, end: float, rate_
         cards += f"<g transform='translate({x},{y})'><rect class='card' width='{width}' height='{height}' rx='6'/>{body}</g>\n"
         lowest = max(lowest, y + height + GAP_PX)
     width = 24 * UNIT_PX + GAP_PX
-    return (f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{lowest:.0f}' viewBox='0 0 {width} {lowest:.0f}'>\n"
-            f"<style>{STYLE}</style>\n<rect class='page' width='{width}' height='{lowest:.0f}'/>\n{cards}</svg>\n")
+    size = f"width='{width}' height='{lowest:.0f}'"
+    return (f"<svg xmlns='http://www.w3.org/2000/svg' {size} viewBox='0 0 {width} {lowest:.0f}'>\n"
+            f"<style>{STYLE}</style>\n<rect class='page' {size}/>\n{cards}</svg>\n")
 
 
 def main() -> int:

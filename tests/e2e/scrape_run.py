@@ -107,8 +107,9 @@ class Prometheus:
         config = config.replace("alerts.yml", str(MONITORING / "alerts.yml"))
         (work / "prometheus.yml").write_text(config)
         with (work / "prometheus.log").open("w") as out:
-            self.process = subprocess.Popen([program, f"--config.file={work / 'prometheus.yml'}", f"--web.listen-address={address}",
-                                             f"--storage.tsdb.path={work / 'tsdb'}"], stdout=out, stderr=subprocess.STDOUT)
+            command = [program, f"--config.file={work / 'prometheus.yml'}", f"--web.listen-address={address}",
+                       f"--storage.tsdb.path={work / 'tsdb'}"]
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         self.url = f"http://{address}"
         wait_until("Prometheus", 60, lambda: fetch(f"{self.url}/-/ready")[0] == 200)
 
@@ -129,7 +130,8 @@ def page_problems(run: Run, promtool: str) -> list[str]:
             problems.append(f"/{path} answers {code}")
     before = counters(page)
     after = counters(fetch(f"{run.base}/metrics")[1])
-    problems += [f"{name} fell from {value} to {after.get(name)}" for name, value in before.items() if after.get(name, -1) < value]
+    problems += [f"{name} fell from {value} to {after.get(name)}" for name, value in before.items()
+                 if after.get(name, -1) < value]
     seconds = []
     for _ in range(50):
         begin = time.perf_counter()
@@ -161,7 +163,6 @@ def answer_problems(server: str) -> list[str]:
             problems.append(f"{rule['name']} fires on a healthy run: {rule['alerts']}")
         # A rule is silent when healthy; what it looks at must be there all the same.
         for selector in SELECTOR.findall(rule["query"]):
-            # Rules ask for any of several states; the run has all of them, most with 0.
             asked += 1
             if is_empty(selector):
                 problems.append(f"rule {rule['name']} looks at what is not there: {selector}")
@@ -192,8 +193,9 @@ def main() -> int:
         time.sleep(options.seconds)
         problems = page_problems(run, programs[1]) + answer_problems(server.url)
         if options.draw:
-            options.draw.write_text(draw(server.url, json.loads((MONITORING / "dashboard.json").read_text()), begin + 4 * SCRAPE_S,
-                                         time.time(), RATE_INTERVAL, leave_out_empty=True))
+            dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+            options.draw.write_text(draw(server.url, dashboard, begin + 4 * SCRAPE_S, time.time(), RATE_INTERVAL,
+                                         leave_out_empty=True))
     finally:
         if server is not None:
             server.stop()
