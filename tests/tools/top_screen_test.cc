@@ -88,7 +88,8 @@ deaths   1 workers were started again, 0 leases ran out
 
 TEST(TopScreen, NoLineIsWiderThanTheScreenWhateverIsInIt) {
   TopSnapshot top = busy_run();
-  top.run = std::string(300, 'r') + "\x1b[2J\n";
+  top.run.assign(300, 'r');
+  top.run += "\x1b[2J\n";
   TopWorker wide = top.workers.front();
   wide.node = std::string(90, 'n');
   wide.name = "trainer 199";
