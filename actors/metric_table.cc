@@ -57,8 +57,10 @@ constexpr MetricInfo kMetrics[] = {
     {"percheron_checkpoint_bytes", kGauge, "", "Bytes of the last checkpoint"},
     {"percheron_checkpoints_total", kCounter, "result", "Checkpoints that were written, or could not be"},
 
-    {"percheron_lease_expirations_total", kCounter, "role", "Leases of workers that were silent for too long"},
+    {"percheron_lease_expirations_total", kCounter, "role", "Micro-batches handed out again, because a worker or what it had made was lost"},
     {"percheron_actor_restarts_total", kCounter, "role", "Workers that were started again"},
+    {"percheron_membership_changes_total", kCounter, "", "Times that other trainers reduced together from then on"},
+    {"percheron_workers_present", kGauge, "role", "Targets that are there and trainers that reduce together, once one was lost"},
     {"percheron_events_total", kCounter, "", "Sentences for people: a fallback, a dropped row, a resume"},
     {"percheron_supervisor_silent_seconds", kGauge, "", "Time since the run's supervisor was last at work"},
 

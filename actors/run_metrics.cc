@@ -45,6 +45,8 @@ void RunMetrics::begin(const Start& start) {
   counts_.status.step.step = start.step;
   counts_.status.step.steps_total = start.steps_total;
   counts_.status.ended_well.reset();
+  if (counts_.workers) counts_.membership_changes += counts_.workers->membership_changes;
+  counts_.workers.reset();
 }
 
 void RunMetrics::on_step(const StepReport& report) {
@@ -73,6 +75,11 @@ void RunMetrics::on_checkpoint(const CheckpointReport& report) {
   ++counts_.checkpoints;
   counts_.last_checkpoint_at = clock_.unix_seconds();
   counts_.status.checkpoint = report;
+}
+
+void RunMetrics::on_workers(const WorkersReport& report) {
+  const std::lock_guard lock(mutex_);
+  counts_.workers = report;
 }
 
 void RunMetrics::on_event(const std::string&) {
@@ -148,6 +155,7 @@ void RunMetrics::collect(MetricsPage& page) const {
   collect_learning(page, counts);
   collect_checkpoints(page, counts);
   collect_workers(page, seen);
+  collect_members(page, counts);
   collect_queues(page, seen);
   collect_devices(page, seen);
 }
@@ -253,6 +261,17 @@ void RunMetrics::collect_workers(MetricsPage& page, const RunActivitySnapshot& s
     page.add("percheron_step_duration_seconds", labels({{"phase", name}}),
              seen.phase_seconds[static_cast<size_t>(step)]);
   }
+}
+
+void RunMetrics::collect_members(MetricsPage& page, const Counts& counts) const {
+  const int64_t changes = counts.workers ? counts.workers->membership_changes : 0;
+  page.add("percheron_membership_changes_total", labels(),
+           number(counts.membership_changes + changes));
+  if (!counts.workers) return;  // Nobody was lost or came yet.
+  page.add("percheron_workers_present", labels({{"role", "target"}}),
+           static_cast<double>(counts.workers->targets.size()));
+  page.add("percheron_workers_present", labels({{"role", "trainer"}}),
+           static_cast<double>(counts.workers->trainers.size()));
 }
 
 void RunMetrics::collect_queues(MetricsPage& page, const RunActivitySnapshot& seen) const {

@@ -48,6 +48,7 @@ class RunMetrics final : public RunObserver {
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
   void on_checkpoint(const CheckpointReport& report) override;
+  void on_workers(const WorkersReport& report) override;
   void on_event(const std::string& text) override;
   void on_end(const RunSummary& summary) override;
   /// The run ended with an error.
@@ -76,6 +77,8 @@ class RunMetrics final : public RunObserver {
     double began_at = 0, last_step_at = 0, last_checkpoint_at = 0;  // Unix time
     int64_t steps = 0, samples = 0, tokens = 0, supervised = 0;
     int64_t too_long = 0, unsupervised = 0;
+    std::optional<WorkersReport> workers;  // the last one
+    int64_t membership_changes = 0;        // before the run went on
     int64_t checkpoints = 0, checkpoint_failures = 0, events = 0;
     DurationHistogram evaluation_seconds, checkpoint_seconds;
   };
@@ -86,6 +89,7 @@ class RunMetrics final : public RunObserver {
   void collect_learning(MetricsPage& page, const Counts& counts) const;
   void collect_checkpoints(MetricsPage& page, const Counts& counts) const;
   void collect_workers(MetricsPage& page, const RunActivitySnapshot& seen) const;
+  void collect_members(MetricsPage& page, const Counts& counts) const;
   void collect_queues(MetricsPage& page, const RunActivitySnapshot& seen) const;
   void collect_devices(MetricsPage& page, const RunActivitySnapshot& seen) const;
 

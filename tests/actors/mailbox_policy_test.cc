@@ -60,9 +60,12 @@ TEST(Mailbox, TellsWhatWaitsAtEachHomeAndWhatTheStepLacks) {
   ASSERT_TRUE(mailbox.take(1, 1, 0));
   EXPECT_EQ(mailbox.queues().at(1).tickets, 1);
   EXPECT_EQ(mailbox.queues().at(1).bytes, 1u);
-  mailbox.home_lost(1);
-  EXPECT_EQ(mailbox.queues().count(1), 0u);
+  ASSERT_EQ(mailbox.node_lost(1).size(), 1u) << "the other one is leased";
+  EXPECT_EQ(mailbox.queues().at(1).tickets, 0);
+  EXPECT_EQ(mailbox.queues().at(1).bytes, 0u);
   EXPECT_EQ(mailbox.queued_later(), 1u);
+  mailbox.restart();
+  EXPECT_TRUE(mailbox.queues().empty());
 }
 
 TEST(Mailbox, TicketsOfLaterStepsWait) {

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <memory>
 
 #include "tests/actors/mortal_workers.h"
 
@@ -168,12 +170,18 @@ TEST(Members, DeathsOfTargetsChangeNothing) {
       MortalRun run(given);
       run.plan({WorkerKind::kTarget, 0, Moment::kMake, count, 3, late});
       run.plan({WorkerKind::kTarget, 1, Moment::kMake, count + 6, 5, late});
+      std::shared_ptr<RunActivity> activity;
+      run.prepare = [&activity](RunParts& parts) { activity = parts.activity; };
       const Result<RunSummary> summary = run.train();
       ASSERT_TRUE(summary.ok()) << summary.status().message();
       EXPECT_TRUE(run.all_struck());
       EXPECT_EQ(counter(*summary, "micro_batches_requeued_since_start"), 2);
       EXPECT_EQ(latest_masters(given), latest_masters(reference));
       EXPECT_EQ(run.workers().back().targets, (std::set<int>{0, 1}));
+      const RunActivitySnapshot seen = activity->snapshot();
+      EXPECT_EQ(seen.lease_expirations, (std::array<int64_t, 2>{2, 0}));
+      EXPECT_EQ(seen.restarts, (std::array<int64_t, 2>{2, 0}));
+      for (const auto& [bucket, batches] : seen.in_flight) EXPECT_EQ(batches, 0) << bucket;
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -70,6 +71,57 @@ TEST_F(RunActivityTest, ATrainersTimeGoesToItsCause) {
   EXPECT_DOUBLE_EQ(trainer(1, Occupation::kFeatures), 2);
   EXPECT_DOUBLE_EQ(trainer(1, Occupation::kStepEnd), 3);
   EXPECT_EQ(activity.snapshot().trainers[0].samples, 4);
+}
+
+// A dead worker computes nothing and waits for nothing; what was its is handed out again.
+TEST_F(RunActivityTest, ALostWorkerIsIdleUntilItIsRestarted) {
+  activity.phase(phase(RunPhase::Step::kComputing));
+  activity.target_leased(0, 16);
+  activity.trainer_leased(1, std::nullopt);
+  clock.advance(1);
+  activity.lost(WorkerKind::kTarget, 0);
+  activity.lost(WorkerKind::kTrainer, 1);
+  activity.leases_expired(WorkerKind::kTarget, 1);
+  activity.leases_expired(WorkerKind::kTrainer, 4);
+  clock.advance(2);
+  // Others have not heard of it yet.
+  activity.target_leased(0, std::nullopt);
+  activity.target_waits(0, Occupation::kRoom);
+  activity.trainer_settled(1, 100, 4, 1);
+  clock.advance(3);
+  RunActivitySnapshot seen = activity.snapshot();
+  EXPECT_DOUBLE_EQ(target(Occupation::kIdle), 6);
+  EXPECT_DOUBLE_EQ(trainer(1, Occupation::kIdle), 6);
+  EXPECT_EQ(seen.trainers[1].micro_batches, 0);
+  EXPECT_EQ(seen.lease_expirations, (std::array<int64_t, 2>{1, 4}));
+  EXPECT_EQ(seen.in_flight.at(16), 1) << "once, however often it is handed out";
+  activity.restarted(WorkerKind::kTarget, 0);
+  activity.target_waits(0, Occupation::kRoom);
+  clock.advance(4);
+  activity.target_leased(0, std::nullopt);
+  clock.advance(5);
+  activity.target_settled(0, 100, 4, 5);
+  seen = activity.snapshot();
+  EXPECT_DOUBLE_EQ(target(Occupation::kRoom), 4);
+  EXPECT_DOUBLE_EQ(target(Occupation::kCompute), 5);
+  EXPECT_EQ(seen.restarts, (std::array<int64_t, 2>{1, 0}));
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kStepEnd), 15) << "waits for the step as before";
+}
+
+// Work that was taken away, by a rewind or a change of members, is never settled.
+TEST_F(RunActivityTest, WorkThatCountsNoMoreIsOverWhenItsWorkerIsIdle) {
+  activity.phase(phase(RunPhase::Step::kComputing));
+  activity.trainer_leased(0, std::nullopt);
+  clock.advance(2);
+  activity.trainer_waits(0);
+  clock.advance(1);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kIdle), 2);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kStepEnd), 1);
+  activity.trainer_leased(0, std::nullopt);
+  activity.trainer_leased(0, std::nullopt);
+  clock.advance(1);
+  activity.trainer_settled(0, 10, 1, 1);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kCompute), 1);
 }
 
 TEST_F(RunActivityTest, AnEvaluationBesideAStepIsNoWaitForTheDevice) {

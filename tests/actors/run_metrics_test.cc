@@ -130,6 +130,29 @@ TEST_F(RunMetricsTest, CountersNeverRunBackwardOnResume) {
   EXPECT_GT(counters, 15);
 }
 
+TEST_F(RunMetricsTest, WorkersThatComeAndGoAreCountedOverAResume) {
+  metrics.begin({.steps_total = 100});
+  EXPECT_EQ(scrape().at("percheron_membership_changes_total"), 0);
+  EXPECT_EQ(scrape().count(R"(percheron_workers_present{role="trainer"})"), 0u);
+  WorkersReport workers;
+  workers.targets = {0};
+  workers.trainers = {1};
+  workers.membership_changes = 2;
+  metrics.on_workers(workers);
+  activity->leases_expired(WorkerKind::kTrainer, 3);
+  activity->restarted(WorkerKind::kTrainer, 0);
+  metrics.begin({.steps_total = 100});
+  workers.trainers = {0, 1};
+  workers.membership_changes = 1;
+  metrics.on_workers(workers);
+  const auto page = scrape();
+  EXPECT_EQ(page.at("percheron_membership_changes_total"), 3);
+  EXPECT_EQ(page.at(R"(percheron_workers_present{role="target"})"), 1);
+  EXPECT_EQ(page.at(R"(percheron_workers_present{role="trainer"})"), 2);
+  EXPECT_EQ(page.at(R"(percheron_lease_expirations_total{role="trainer"})"), 3);
+  EXPECT_EQ(page.at(R"(percheron_actor_restarts_total{role="trainer"})"), 1);
+}
+
 TEST_F(RunMetricsTest, LabelsAreBoundedWhateverIsPlaced) {
   RunLayout many;
   for (int i = 0; i < 300; ++i) {
