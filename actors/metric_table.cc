@@ -67,6 +67,19 @@ constexpr MetricInfo kMetrics[] = {
     {"percheron_gpu_memory_bytes", kGauge, "device, kind", "Memory of a device, where its driver tells"},
     {"percheron_gpu_power_watts", kGauge, "device", "Power that a device draws, where its driver tells"},
     {"percheron_gpu_utilization_ratio", kGauge, "device", "Share of time in which a device had work, where its driver tells"},
+
+    {"percheron_run_tokens_per_second", kGauge, "", "Tokens of a run in a second, over its last steps"},
+    {"percheron_run_capacity_tokens_per_second", kGauge, "role", "Tokens in a second while the targets, or trainers, were busy"},
+    {"percheron_run_trainer_wait_ratio", kGauge, "", "Share of the trainers' time without work, over the last steps"},
+    {"percheron_run_acceptance_length", kGauge, "", "Held-out acceptance length of the last evaluation, at the longest draft"},
+    {"percheron_run_feature_bytes", kGauge, "", "Bytes of features in the supervisor's process"},
+    {"percheron_run_steals", kGauge, "", "Micro-batches that trainers took from another one's home, in the whole run"},
+    {"percheron_run_workers", kGauge, "state", "Worker processes of a run"},
+    {"percheron_run_worker_restarts_total", kCounter, "node, device", "Worker processes that were started again, since their supervisor started"},
+    {"percheron_supervisor_restarts_total", kCounter, "", "Times that a run's supervisor was started again"},
+    {"percheron_node_feature_bytes", kGauge, "", "Bytes of features that a node keeps for its runs"},
+    {"percheron_node_devices_in_use", kGauge, "", "Devices of a node that runs have now"},
+    {"percheron_node_reachable", kGauge, "node", "1 for another node that is connected, 0 for one that was and is not"},
 };
 // clang-format on
 

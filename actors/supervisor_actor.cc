@@ -180,17 +180,6 @@ class Shell {
     supervisor_.evaluated(message.trainer, message.round, counts, message.seconds);
   }
 
-  void worker_lost(const WorkerLost& message) {
-    supervisor_.worker_lost(message.kind, message.number);
-    if (message.kind != WorkerKind::kTrainer) return;
-    const std::optional<int64_t> step = orders_.lost_checkpoint(message.number);
-    if (!step) return;
-    CheckpointReport report;
-    report.step = *step;
-    report.error = "the trainer that wrote it is gone";
-    supervisor_.checkpoint_written(report, unavailable(report.error));
-  }
-
   void written(const CheckpointWritten& message) {
     orders_.checkpoint_written();
     CheckpointReport report;
@@ -216,6 +205,17 @@ class Shell {
       activity().lost(message.kind, message.number);
     }
     supervisor_.worker_lost(message.kind, message.number);
+    if (message.kind == WorkerKind::kTrainer) end_lost_checkpoint(message.number);
+  }
+
+  // A trainer of another process that was lost while it wrote a checkpoint: nobody else ends it.
+  void end_lost_checkpoint(int trainer) {
+    const std::optional<int64_t> step = orders_.lost_checkpoint(trainer);
+    if (!step) return;
+    CheckpointReport report;
+    report.step = *step;
+    report.error = "the trainer that wrote it is gone";
+    supervisor_.checkpoint_written(report, unavailable(report.error));
   }
 
   void worker_ready(const WorkerReady& message) {

@@ -20,6 +20,7 @@
 #include "tools/cluster_access.h"
 #include "tools/commands.h"
 #include "tools/node_client.h"
+#include "tools/node_metrics_page.h"
 #include "tools/printer.h"
 #include "tools/stop_signals.h"
 
@@ -33,6 +34,7 @@ struct NodeArguments {
   std::string state = default_state_directory();
   std::string listen = "127.0.0.1:0", advertise;
   std::vector<std::string> join;
+  std::string metrics;  // address; empty: not served
   ClusterAccess access;
 };
 
@@ -100,6 +102,11 @@ Status run_node(const NodeArguments& arguments) {
   options.name = arguments.name.empty() ? host_name() : arguments.name;
   options.state_directory = arguments.state;
   options.program = "/proc/self/exe";
+  std::unique_ptr<NodeMetricsPage> metrics;
+  if (!arguments.metrics.empty()) {
+    PERCHERON_ASSIGN_OR_RETURN(metrics, NodeMetricsPage::start(arguments.metrics));
+    out.write(metrics->text() + "\n");
+  }
   const CatchStopSignals catching;
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<NodeDaemon> daemon,
                              NodeDaemon::start(options, files, system_clock()));
@@ -110,6 +117,7 @@ Status run_node(const NodeArguments& arguments) {
       const std::unique_ptr<UnixListener> operators,
       UnixListener::start(operator_socket(arguments.state),
                           [&](FrameChannel& channel) { serve_operator(*daemon, channel); }));
+  if (metrics) metrics->show(daemon.get(), peers.get());
   out.print("node {} is ready{}: state in {}\n", options.name,
             peers ? " at " + peers->address().text() : "", arguments.state);
   std::fflush(stdout);
@@ -117,6 +125,7 @@ Status run_node(const NodeArguments& arguments) {
   out.print("node {} ends: its runs write a checkpoint and go on when it is started again\n",
             options.name);
   daemon->shut_down(kShutDownSeconds);
+  if (metrics) metrics->show(nullptr, nullptr);
   operators->stop();
   daemon->set_peers(nullptr);
   return ok_status();
@@ -141,6 +150,10 @@ void add_node_command(CLI::App& app, Command& chosen) {
                       "The host by which others reach this node; default: that of --listen");
   command->add_option("--join", arguments->join,
                       "HOST:PORT of any node of the cluster; may be repeated");
+  command->add_option("--metrics", arguments->metrics,
+                      "Serve /metrics for Prometheus, /healthz and /readyz over HTTP: PORT, for "
+                      "this machine alone, or ADDRESS:PORT; port 0 takes a free one and says "
+                      "which. Default: not served (docs/monitoring.md)");
   arguments->access.add_options(command);
   command->footer(
       "SIGTERM ends it: runs write a checkpoint and go on when a node with the same state is "

@@ -1,9 +1,13 @@
 // Daemons and the processes that they start, as users meet them and as machines that die leave
 // them.
 
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <string>
 
@@ -17,7 +21,10 @@
 namespace percheron {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 /// A run with one target and one trainer in processes of their own, so that its bits are the same
 /// whatever happens meanwhile.
@@ -81,6 +88,67 @@ TEST(Service, PausedResumedAndKilledItEndsWithTheSameBits) {
   node.ask("resume killed");
   node.wait_for(name, "done");
   EXPECT_EQ(latest_masters(run), undisturbed(run));
+}
+
+/// What is served at `path` of the node's metrics.
+std::string fetch(const TestNode& node, const std::string& path) {
+  const std::string before = "metrics: http://127.0.0.1:";
+  const std::string log = node.log();
+  const size_t at = log.find(before);
+  EXPECT_NE(at, std::string::npos) << log;
+  if (at == std::string::npos) return {};
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(log.substr(at + before.size()))));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n";
+  EXPECT_EQ(send(socket, request.data(), request.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(request.size()));
+  std::string answer;
+  std::array<char, 4096> buffer;
+  for (ssize_t count; (count = recv(socket, buffer.data(), buffer.size(), 0)) > 0;) {
+    answer.append(buffer.data(), static_cast<size_t>(count));
+  }
+  close(socket);
+  return answer;
+}
+
+TEST(Service, ANodeServesTheMetricsOfItsRuns) {
+  const TestNode node("metrics", {"--metrics", "0"});
+  EXPECT_THAT(fetch(node, "/readyz"), AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("serving")));
+  EXPECT_THAT(fetch(node, "/healthz"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(fetch(node, "/metrics"), AllOf(HasSubstr("percheron_node_devices_in_use 0"),
+                                             Not(HasSubstr("percheron_state"))));
+  submit(node, service_run("service_metrics", 200), "seen");
+  node.wait_for_step("seen", 5);
+  node.kill_process("worker seen/cpu:0", SIGKILL);
+  node.wait_for_step("seen", node.status("seen")["step"].get<int64_t>() + 5);
+  node.ask("pause seen");
+  const std::string page = fetch(node, "/metrics");
+  const std::string step = std::to_string(node.status("seen")["step"].get<int64_t>());
+  for (const std::string& line :
+       {std::string(R"(percheron_state{run="seen",state="paused"} 1)"),
+        std::string(R"(percheron_state{run="seen",state="running"} 0)"),
+        R"(percheron_step{run="seen"} )" + step + "\n",
+        std::string(R"(percheron_run_workers{run="seen",state="ready"} 2)"),
+        std::string(
+            R"(percheron_run_worker_restarts_total{run="seen",node="metrics",device="cpu:0"} 1)"),
+        std::string(
+            R"(percheron_run_worker_restarts_total{run="seen",node="metrics",device="cpu:1"} 0)"),
+        std::string(R"(percheron_supervisor_restarts_total{run="seen"} 0)"),
+        std::string("percheron_node_devices_in_use 2")}) {
+    EXPECT_THAT(page, HasSubstr(line));
+  }
+  for (const char* name : {"percheron_loss{", "percheron_run_tokens_per_second{",
+                           "percheron_run_acceptance_length{", "percheron_node_feature_bytes "}) {
+    EXPECT_THAT(page, HasSubstr(name));
+  }
+  node.ask("stop seen");
+  EXPECT_THAT(fetch(node, "/metrics"),
+              AllOf(HasSubstr(R"(percheron_state{run="seen",state="stopped"} 1)"),
+                    Not(HasSubstr("percheron_loss{"))));
 }
 
 TEST(Service, ADaemonThatWasKilledGoesOnWithItsRuns) {
