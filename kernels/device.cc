@@ -69,6 +69,14 @@ Result<Tensor> Device::make_tensor(DType dtype, std::span<const int64_t> shape) 
   return Tensor(std::move(buffer), dtype, shape);
 }
 
+Status Arena::reserve(size_t bytes) {
+  PERCHERON_CHECK(in_use_ == 0, "an arena is filled before it is used");
+  blocks_.clear();
+  PERCHERON_ASSIGN_OR_RETURN(Buffer block, device_.allocate(bytes));
+  blocks_.push_back(std::move(block));
+  return ok_status();
+}
+
 TensorView Arena::take(DType dtype, std::initializer_list<int64_t> shape) {
   const size_t wanted = bytes_of(dtype, {shape.begin(), shape.size()});
   const size_t bytes =

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,10 +34,19 @@ struct DeviceInfo {
   std::string description;   // processor or card, and instruction set in use
   int threads = 1;           // cores that its operations may use
   bool native_bf16 = false;  // bf16 products, where faster than f32; else bf16 is only stored
+  bool own_memory = false;   // not the host's
   uint64_t memory_bytes = 0;
+  uint64_t free_bytes = 0;  // of it, when the device was opened; others may use it too
 };
 
-/// Device memory, freed with the object. 64-byte aligned.
+/// What a device was asked for since it was opened. Any thread may read.
+struct DeviceCounters {
+  std::atomic<uint64_t> allocations{0};       // of device memory; freeing waits for the device
+  std::atomic<uint64_t> host_allocations{0};  // by allocate_host()
+  std::atomic<uint64_t> waits{0};  // of a thread for the device: for a stream or an event
+};
+
+/// Device memory, or the host's by allocate_host(); freed with the object. 64-byte aligned.
 class Buffer {
  public:
   class Owner {
@@ -88,6 +98,16 @@ class Tensor {
   TensorView view_;
 };
 
+/// A point in a stream's order of work, for other streams and threads to wait for.
+class Event {
+ public:
+  virtual ~Event() = default;
+  /// Waits until the work before the point is done, whatever became of it: an error of it is for
+  /// its stream's wait_idle(), one of the device for who waits too. At once if there is no such
+  /// point yet. Any thread, but not while another one records.
+  virtual Status wait() = 0;
+};
+
 /// An order of work on one device. Operations return at once and run in order; the first error is
 /// kept, and what an operation writes after it means nothing. Used by one thread at a time.
 class Stream {
@@ -95,6 +115,11 @@ class Stream {
   virtual ~Stream() = default;
   /// Waits until all work is done; returns and clears the first error.
   virtual Status wait_idle() = 0;
+  /// Moves `event`, of the same device, to behind the work so far.
+  virtual void record(Event& event) = 0;
+  /// What is put in from now on begins only when the work before `event`, as it stands now, is
+  /// done. The thread does not wait.
+  virtual void wait_for(const Event& event) = 0;
   /// Keeps an operation's error for wait_idle(), unless there is one already.
   void fail(Status error) {
     if (error_.ok()) error_ = std::move(error);
@@ -116,9 +141,14 @@ class Device {
   virtual const Ops& ops() const = 0;
   /// A new order of work; independent of the device's other streams.
   virtual std::unique_ptr<Stream> make_stream() = 0;
+  /// A new point, in no stream yet. Errors are kept by the stream that records it.
+  virtual std::unique_ptr<Event> make_event() = 0;
   /// Uninitialised memory, 64-byte aligned; zero bytes are allowed. kResourceExhausted if there is
-  /// not enough. Any thread.
+  /// not enough. Any thread. The host must not touch it but by copy_bytes().
   virtual Result<Buffer> allocate(size_t bytes) = 0;
+  /// Memory of the host that the device copies from and to without the processor's help: pinned.
+  /// Dear to make, so kept and reused. Errors as allocate(). Any thread.
+  virtual Result<Buffer> allocate_host(size_t bytes) = 0;
   /// Binds the calling thread: operations that it issues use this device's cores. Called once by a
   /// device's worker thread before anything else.
   virtual void bind_thread() = 0;
@@ -126,11 +156,16 @@ class Device {
   /// until the stream is idle.
   virtual void copy_bytes(Stream& stream, void* destination, const void* source, size_t bytes) = 0;
 
+  const DeviceCounters& counters() const { return counters_; }
+
   /// An uninitialised tensor of non-negative extents; owns its memory. Errors as allocate().
   Result<Tensor> make_tensor(DType dtype, std::span<const int64_t> shape);
   Result<Tensor> make_tensor(DType dtype, std::initializer_list<int64_t> shape) {
     return make_tensor(dtype, std::span<const int64_t>(shape.begin(), shape.size()));
   }
+
+ protected:
+  DeviceCounters counters_;
 };
 
 /// Whose kernel runs Ops::causal_attention() on a device that has two; others have one of their
@@ -144,6 +179,8 @@ enum class AttentionKernel {
 struct DeviceOptions {
   int threads = 0;  // 0 = all cores
   AttentionKernel causal_attention = AttentionKernel::kOwn;
+  /// What a planning device counts for: kCpu, or kCuda, whose operations take other scratch memory.
+  DeviceKind planned = DeviceKind::kCpu;
 };
 
 /// Opens a device. kNotFound names the devices that there are when `id` is not one of them.
@@ -161,6 +198,9 @@ class Arena {
   /// memory ends the process, after one line that says so: nothing of a step is worth keeping then,
   /// and the worker's parent or the user starts again from the last checkpoint.
   TensorView take(DType dtype, std::initializer_list<int64_t> shape);
+  /// Gets `bytes` in one piece ahead, while nothing is taken: as long as no more is in use at once,
+  /// take() never allocates. kResourceExhausted without the memory.
+  Status reserve(size_t bytes);
   size_t bytes_in_use() const { return in_use_; }
   size_t bytes_peak() const { return peak_; }
 

@@ -5,7 +5,15 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/immediate_stream.h"
 #include "kernels/ops.h"
+
+#ifdef PERCHERON_EMULATOR
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/host_attention.h"
+#include "kernels/cuda/host_products.h"
+#include "kernels/cuda/kernel_stream.h"
+#endif
 
 namespace percheron {
 namespace {
@@ -70,11 +78,6 @@ class PlanningOps final : public Ops {
   void scale_by(Context&, ConstTensorView, TensorView) const override {}
 };
 
-class PlanningStream final : public Stream {
- public:
-  Status wait_idle() override { return take_error(); }
-};
-
 /// Counts what is alive; shared with the buffers, which may outlive the device's last use.
 class AddressSpace final : public Buffer::Owner {
  public:
@@ -99,29 +102,88 @@ class AddressSpace final : public Buffer::Owner {
   size_t in_use_ = 0, peak_ = 0;
 };
 
+#ifdef PERCHERON_EMULATOR
+/// A stream whose kernels and products are only planned.
+class PlannedKernels final : public cuda::KernelStream {
+ public:
+  PlannedKernels() : KernelStream(nullptr) {}
+  Status wait_idle() override {
+    collect_error();
+    return take_error();
+  }
+  void record(Event&) override {}
+  void wait_for(const Event&) override {}
+};
+#endif
+
+std::unique_ptr<Ops> planning_ops(const DeviceOptions& options) {
+#ifdef PERCHERON_EMULATOR
+  // The operations of CUDA themselves, for the scratch memory that they take.
+  if (options.planned == DeviceKind::kCuda) {
+    const auto open = []() -> Result<std::unique_ptr<cuda::AttentionLibrary>> {
+      return std::unique_ptr<cuda::AttentionLibrary>(std::make_unique<cuda::HostAttention>());
+    };
+    // Nothing can be measured: where the library might run, it is planned for.
+    const bool own = options.causal_attention == AttentionKernel::kOwn;
+    return std::make_unique<cuda::CudaOps>(
+        std::make_unique<cuda::HostProducts>(),
+        cuda::CausalAttention::Parts{own ? AttentionKernel::kOwn : AttentionKernel::kCudnn, open,
+                                     nullptr, [](const std::string&) {}});
+  }
+#endif
+  (void)options;
+  return std::make_unique<PlanningOps>();
+}
+
+std::unique_ptr<Stream> planning_stream(DeviceKind planned) {
+#ifdef PERCHERON_EMULATOR
+  if (planned == DeviceKind::kCuda) return std::make_unique<PlannedKernels>();
+#endif
+  (void)planned;
+  return std::make_unique<ImmediateStream>();
+}
+
 class PlanningDevice final : public Device {
  public:
-  PlanningDevice(DeviceId id, const DeviceOptions& options) {
+  PlanningDevice(DeviceId id, const DeviceOptions& options)
+      : planned_(options.planned), ops_(planning_ops(options)) {
     info_.id = id;
     info_.description = "planning: counts memory, computes nothing";
     info_.threads = std::max(1, options.threads);
+    info_.native_bf16 = planned_ == DeviceKind::kCuda;
   }
   const DeviceInfo& info() const override { return info_; }
-  const Ops& ops() const override { return ops_; }
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<PlanningStream>(); }
+  const Ops& ops() const override { return *ops_; }
+  std::unique_ptr<Stream> make_stream() override { return planning_stream(planned_); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<ImmediateEvent>(); }
   Result<Buffer> allocate(size_t bytes) override {
+    ++counters_.allocations;
     PERCHERON_ASSIGN_OR_RETURN(void* data, memory_->reserve(bytes));
     return Buffer(data, bytes, memory_);
   }
+  Result<Buffer> allocate_host(size_t bytes) override {
+    ++counters_.host_allocations;
+    PERCHERON_ASSIGN_OR_RETURN(void* data, host_memory_->reserve(bytes));
+    return Buffer(data, bytes, host_memory_);
+  }
   void bind_thread() override {}
   void copy_bytes(Stream&, void*, const void*, size_t) override {}
-  size_t peak() const { return memory_->peak(); }
+  const AddressSpace& memory() const { return *memory_; }
+  const AddressSpace& host_memory() const { return *host_memory_; }
 
  private:
   DeviceInfo info_;
-  PlanningOps ops_;
+  DeviceKind planned_;
+  std::unique_ptr<Ops> ops_;
   std::shared_ptr<AddressSpace> memory_ = std::make_shared<AddressSpace>();
+  std::shared_ptr<AddressSpace> host_memory_ = std::make_shared<AddressSpace>();
 };
+
+const PlanningDevice& planning(const Device& device) {
+  const auto* result = dynamic_cast<const PlanningDevice*>(&device);
+  PERCHERON_CHECK(result != nullptr, "planned bytes are those of a planning device");
+  return *result;
+}
 
 }  // namespace
 
@@ -129,10 +191,7 @@ std::unique_ptr<Device> make_planning_device(DeviceId id, const DeviceOptions& o
   return std::make_unique<PlanningDevice>(id, options);
 }
 
-size_t planned_bytes(const Device& device) {
-  const auto* planning = dynamic_cast<const PlanningDevice*>(&device);
-  PERCHERON_CHECK(planning != nullptr, "planned_bytes() needs a planning device");
-  return planning->peak();
-}
+size_t planned_bytes(const Device& device) { return planning(device).memory().peak(); }
+size_t planned_host_bytes(const Device& device) { return planning(device).host_memory().peak(); }
 
 }  // namespace percheron

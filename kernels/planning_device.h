@@ -12,7 +12,10 @@ namespace percheron {
 std::unique_ptr<Device> make_planning_device(DeviceId id, const DeviceOptions& options);
 
 /// The most bytes that were allocated at one time on `device`, which must be a planning device.
-/// Scratch that operations take for themselves is not counted: it is small and differs by device.
+/// Scratch that operations take for themselves is counted where CUDA is planned for (in builds with
+/// an emulator); the processor's is not: it is small.
 size_t planned_bytes(const Device& device);
+/// The same of allocate_host().
+size_t planned_host_bytes(const Device& device);
 
 }  // namespace percheron

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/immediate_stream.h"
 
 #ifdef PERCHERON_X86
 #include <immintrin.h>
@@ -44,11 +45,6 @@ class HostMemory final : public Buffer::Owner {
   void release(void* data, size_t) override { std::free(data); }
 };
 
-class CpuStream final : public Stream {
- public:
-  Status wait_idle() override { return take_error(); }
-};
-
 std::string processor_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -73,23 +69,22 @@ class CpuDevice final : public Device {
     info_.description = processor_name() + ", " + std::string(isa.name);
     info_.threads = options.threads > 0 ? options.threads : omp_get_num_procs();
     info_.native_bf16 = isa.native_bf16;
-    info_.memory_bytes = physical_memory_bytes();
+    info_.memory_bytes = info_.free_bytes = physical_memory_bytes();
   }
 
   const DeviceInfo& info() const override { return info_; }
   const Ops& ops() const override { return ops_; }
-  std::unique_ptr<Stream> make_stream() override { return std::make_unique<CpuStream>(); }
+  std::unique_ptr<Stream> make_stream() override { return std::make_unique<ImmediateStream>(); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<ImmediateEvent>(); }
 
   Result<Buffer> allocate(size_t bytes) override {
-    if (bytes > info_.memory_bytes) {
-      return resource_exhausted(std::to_string(bytes) +
-                                " bytes are more than the host's memory of " +
-                                std::to_string(info_.memory_bytes));
-    }
-    PERCHERON_ASSIGN_OR_RETURN(void* data, HostMemory::allocate(bytes));
-    return Buffer(data, bytes, memory_);
+    ++counters_.allocations;
+    return take(bytes);
   }
-
+  Result<Buffer> allocate_host(size_t bytes) override {
+    ++counters_.host_allocations;
+    return take(bytes);
+  }
   void bind_thread() override {
     omp_set_dynamic(0);
     omp_set_num_threads(info_.threads);
@@ -106,6 +101,16 @@ class CpuDevice final : public Device {
   }
 
  private:
+  Result<Buffer> take(size_t bytes) {
+    if (bytes > info_.memory_bytes) {
+      return resource_exhausted(std::to_string(bytes) +
+                                " bytes are more than the host's memory of " +
+                                std::to_string(info_.memory_bytes));
+    }
+    PERCHERON_ASSIGN_OR_RETURN(void* data, HostMemory::allocate(bytes));
+    return Buffer(data, bytes, memory_);
+  }
+
   DeviceInfo info_;
   cpu::CpuOps ops_;
   std::shared_ptr<HostMemory> memory_ = std::make_shared<HostMemory>();

@@ -62,7 +62,7 @@ std::string describe(const PackedShape& shape) {
 
 void CausalAttention::run(Context& context, const Attention& own,
                           const PackedDocuments& documents) {
-  Queue& queue = queue_of(context);
+  Queue& queue = queue_of(context, {});
   if (parts_.wanted == AttentionKernel::kOwn || own.q.rows == 0) return attention(queue, own);
   if (const std::string why = obstacle(own); !why.empty()) {
     const std::lock_guard lock(mutex_);
@@ -122,7 +122,7 @@ CausalAttention::Choice CausalAttention::decide(Context& context, const Attentio
 bool CausalAttention::measure(Context& context, const Attention& own,
                               const PackedDocuments& documents, const PackedShape& shape,
                               const AttentionPlan& plan) {
-  Queue& queue = queue_of(context);
+  Queue& queue = queue_of(context, {});
   const auto fastest = [&](const std::function<Status()>& work) -> Result<double> {
     double ms = std::numeric_limits<double>::infinity();
     for (int i = 0; i < kWarmUps + kTimedRuns; ++i) {
@@ -165,12 +165,12 @@ Status CausalAttention::run_library(Context& context, const Attention& own,
       .strides = {shape.q_stride, shape.k_stride, shape.v_stride, shape.out_stride},
       .offsets = {row(0), row(1), row(2), row(3)},
       .lengths = row(4)};
-  packed_offsets(queue_of(context), offsets);
+  packed_offsets(queue_of(context, {}), offsets);
   const TensorView workspace =
       context.arena.take(DType::kU8, {plan.workspace_bytes + kWorkspaceAlignment});
   const auto address = reinterpret_cast<uintptr_t>(workspace.data()) + kWorkspaceAlignment - 1;
   return library_->run(
-      queue_of(context), shape,
+      queue_of(context, {}), shape,
       {.q = own.q.data,
        .k = own.k.data,
        .v = own.v.data,

@@ -19,7 +19,7 @@
   Type* name = reinterpret_cast<Type*>(shared_bytes)
 #else
 #include "kernels/cuda/emulator/cuda_language.h"
-#include "kernels/cuda/emulator/machine.h"
+#include "kernels/cuda/emulator/work_queue.h"
 #endif
 
 namespace percheron::cuda {
@@ -34,7 +34,7 @@ struct Grid {
 };
 
 /// Puts kernel(arguments...) into the queue for each thread of the grid; nothing for an empty grid.
-/// The first error stays in the queue.
+/// The first error stays in the queue. In emulation a queue without a stream only plans: nothing.
 template <class... Parameters, class... Arguments>
 void launch(Queue& queue, void (*kernel)(Parameters...), Grid grid, int threads,
             Arguments... arguments) {
@@ -52,13 +52,16 @@ void launch(Queue& queue, void (*kernel)(Parameters...), Grid grid, int threads,
            static_cast<cudaStream_t>(queue.stream)>>>(arguments...);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess && queue.error.empty()) {
-    queue.error = std::string("a kernel could not be launched: ") + cudaGetErrorString(error);
+    const char* name = nullptr;
+    if (cudaFuncGetName(&name, reinterpret_cast<const void*>(kernel)) != cudaSuccess) name = "?";
+    queue.error = std::string("kernel ") + name +
+                  " could not be launched: " + cudaGetErrorString(error) + " (" +
+                  cudaGetErrorName(error) + ")";
   }
 #else
-  auto& machine = *static_cast<emulator::Machine*>(queue.stream);
-  const Status status =
-      machine.run({{x, y}, {block}, grid.dynamic_shared_bytes}, [=] { kernel(arguments...); });
-  if (!status.ok() && queue.error.empty()) queue.error = status.message();
+  if (queue.stream == nullptr) return;
+  static_cast<emulator::WorkQueue*>(queue.stream)
+      ->launch({{x, y}, {block}, grid.dynamic_shared_bytes}, [=] { kernel(arguments...); });
 #endif
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/cuda/emulator/work_queue.h"
 #include "kernels/tensor.h"
 
 namespace percheron::cuda {
@@ -44,6 +45,17 @@ void attend(const PackedShape& shape, const PackedOperands& x, int64_t document,
   }
 }
 
+void attend_all(const PackedShape& shape, const PackedOperands& operands) {
+  std::vector<double> weights;
+  for (int64_t document = 0; document < shape.documents; ++document) {
+    for (int64_t row = 0; row < operands.lengths[document]; ++row) {
+      for (int64_t head = 0; head < shape.heads; ++head) {
+        attend(shape, operands, document, row, head, weights);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Result<AttentionPlan> HostAttention::plan(const PackedShape& shape) {
@@ -53,15 +65,12 @@ Result<AttentionPlan> HostAttention::plan(const PackedShape& shape) {
   return AttentionPlan{.workspace_bytes = 1, .kernel = "plain loops"};
 }
 
-Status HostAttention::run(Queue&, const PackedShape& shape, const PackedOperands& operands) {
-  std::vector<double> weights;
-  for (int64_t document = 0; document < shape.documents; ++document) {
-    for (int64_t row = 0; row < operands.lengths[document]; ++row) {
-      for (int64_t head = 0; head < shape.heads; ++head) {
-        attend(shape, operands, document, row, head, weights);
-      }
-    }
-  }
+Status HostAttention::run(Queue& queue, const PackedShape& shape, const PackedOperands& operands) {
+  if (queue.stream == nullptr) return ok_status();
+  static_cast<emulator::WorkQueue*>(queue.stream)->add([shape, operands] {
+    attend_all(shape, operands);
+    return ok_status();
+  });
   return ok_status();
 }
 

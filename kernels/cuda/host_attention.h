@@ -4,8 +4,8 @@
 
 namespace percheron::cuda {
 
-/// Causal attention of the emulated device: plain loops in the calling thread, sums in double. It
-/// takes the shapes that cuDNN takes.
+/// Causal attention of the emulated device: plain loops as the queue's work, sums in double. It takes
+/// the shapes that cuDNN takes. A queue without a stream only plans.
 class HostAttention final : public AttentionLibrary {
  public:
   std::string name() const override { return "plain loops in cuDNN's place"; }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cuda/emulator/work_queue.h"
+
 namespace percheron::cuda {
 namespace {
 
@@ -43,9 +45,7 @@ void multiply_block(const float* a, const float* b, int64_t k, int64_t n, int64_
   }
 }
 
-}  // namespace
-
-Status HostProducts::multiply(Queue&, const MatrixProduct& p) {
+void multiply_now(const MatrixProduct& p) {
   const std::vector<float> a = unfold(p.a, p.input_dtype, p.m, p.k);
   const std::vector<float> b = unfold(p.b, p.input_dtype, p.k, p.n);
   const auto block_size = static_cast<size_t>(kRowBlock * p.n);
@@ -71,6 +71,16 @@ Status HostProducts::multiply(Queue&, const MatrixProduct& p) {
       }
     }
   }
+}
+
+}  // namespace
+
+Status HostProducts::multiply(Queue& queue, const MatrixProduct& product) {
+  if (queue.stream == nullptr) return ok_status();
+  static_cast<emulator::WorkQueue*>(queue.stream)->add([product] {
+    multiply_now(product);
+    return ok_status();
+  });
   return ok_status();
 }
 

@@ -4,7 +4,8 @@
 
 namespace percheron::cuda {
 
-/// Matrix products of the emulated device: plain loops in the calling thread, sums in f32.
+/// Matrix products of the emulated device: plain loops in the thread that runs the queue's work,
+/// sums in f32. Nothing for a queue that only plans.
 class HostProducts final : public MatrixProducts {
  public:
   Status multiply(Queue& queue, const MatrixProduct& product) override;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <utility>
 
 #include "kernels/cuda/queue.h"
@@ -12,6 +13,9 @@ class KernelStream : public Stream {
  public:
   explicit KernelStream(void* stream) { queue_.stream = stream; }
   Queue& queue() { return queue_; }
+  /// What an operation is about to read and write. Emulation ends the process, as for any bug, when
+  /// one does not lie in the device's memory: a GPU would fail, and say less.
+  virtual void check_operands(std::initializer_list<ConstTensorView>) const {}
 
  protected:
   /// Hands what a launch complained of to the stream's first error.
@@ -23,8 +27,11 @@ class KernelStream : public Stream {
   Queue queue_;
 };
 
-inline Queue& queue_of(Context& context) {
-  return static_cast<KernelStream&>(context.stream).queue();
+/// The queue for an operation with these operands; absent ones may be among them.
+inline Queue& queue_of(Context& context, std::initializer_list<ConstTensorView> operands) {
+  auto& stream = static_cast<KernelStream&>(context.stream);
+  stream.check_operands(operands);
+  return stream.queue();
 }
 
 }  // namespace percheron::cuda

@@ -1,5 +1,7 @@
 // Matrix products of a CUDA or emulated device.
 
+#include <utility>
+
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernel_stream.h"
 #include "kernels/cuda/kernels.h"
@@ -26,6 +28,15 @@ const CudaPacked& packed_for(const PackedMatrix& packed, MatrixUse use) {
 
 MatrixProduct::Operand operand(const ConstTensorView& x, bool transposed) {
   return {x.data(), x.stride(0), transposed};
+}
+
+/// The operand op(x) [rows, columns] as it lies in memory.
+ConstTensorView stored(const MatrixProduct::Operand& x, DType dtype, int64_t rows,
+                       int64_t columns) {
+  if (x.transposed) std::swap(rows, columns);
+  ConstTensorView view;
+  view.assign(x.data, dtype, 2, {rows, columns, 0, 0}, {x.row_stride, 1, 0, 0});
+  return view;
 }
 
 }  // namespace
@@ -69,7 +80,11 @@ ConstTensorView CudaOps::as_dtype(Context& context, ConstTensorView x, DType dty
 
 void CudaOps::multiply(Context& context, const MatrixProduct& product) const {
   if (product.m == 0 || product.n == 0) return;
-  const Status status = products_->multiply(queue_of(context), product);
+  const MatrixProduct& p = product;
+  Queue& queue =
+      queue_of(context, {stored(p.a, p.input_dtype, p.m, p.k), stored(p.b, p.input_dtype, p.k, p.n),
+                         stored({p.c, p.c_row_stride, false}, p.c_dtype, p.m, p.n)});
+  const Status status = products_->multiply(queue, product);
   if (!status.ok()) context.stream.fail(status);
 }
 
@@ -103,7 +118,7 @@ void CudaOps::linear(Context& context, ConstTensorView x, const PackedMatrix& we
                      .c_row_stride = product.stride(0)});
   if (!bias.present()) return;
   const bool in_place = product.data() == y.data();
-  add_bias(queue_of(context), rows_of(ConstTensorView(product)), vector_of<float>(bias),
+  add_bias(queue_of(context, {bias}), rows_of(ConstTensorView(product)), vector_of<float>(bias),
            in_place ? Write::kOverwrite : write, y_rows);
 }
 

@@ -6,7 +6,7 @@ namespace percheron::cuda {
 
 /// A stream as kernels are put into it, by launch() of cuda.cuh.
 struct Queue {
-  void* stream = nullptr;  // a cudaStream_t, or the emulator's Machine
+  void* stream = nullptr;  // a cudaStream_t, or the emulator's WorkQueue; null = only planned
   std::string error;       // the first of its launches; the stream's wait_idle() takes it
 };
 

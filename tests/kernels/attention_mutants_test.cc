@@ -3,7 +3,9 @@
 
 #include "base/random.h"
 #include "gtest/gtest.h"
+#include "kernels/cuda/emulator/device_memory.h"
 #include "kernels/cuda/emulator/machine.h"
+#include "kernels/cuda/emulator/work_queue.h"
 #include "kernels/cuda/kernels.h"
 #include "tests/kernels/attention_reference.h"
 #include "tests/test_seed.h"
@@ -18,8 +20,12 @@
 namespace percheron::kernel_test {
 namespace {
 
+using emulator::DeviceMemory;
 using emulator::Machine;
+using emulator::MemoryGuard;
 using emulator::Schedule;
+using emulator::Timeline;
+using emulator::WorkQueue;
 
 constexpr Schedule kSchedules[] = {Schedule::kForward, Schedule::kReverse, Schedule::kShuffled,
                                    Schedule::kRoundRobin};
@@ -96,7 +102,10 @@ class Problem {
                 std::vector<float>(k_.size(), kBefore), ""};
     std::vector<int32_t> row_tiles((rows + 1) * cuda::kRowTileInts, -1);
     Machine machine({.workers = 2, .schedule = schedule});
-    cuda::Queue queue{&machine, ""};
+    DeviceMemory memory(MemoryGuard::kPlain, 0);
+    Timeline timeline(machine, memory);
+    const std::shared_ptr<WorkQueue> work = timeline.make_queue();
+    cuda::Queue queue{work.get(), ""};
     kernel(queue, {.dout = of_rows(dout_.data()),
                    .q = of_rows(q_.data()),
                    .k = of_keys<ConstRows>(k_.data(), DType::kBf16),
@@ -111,10 +120,12 @@ class Problem {
                    .dv = of_keys<Rows>(g.dv.data(), DType::kF32),
                    .delta = delta_.data(),
                    .row_tiles = row_tiles.data()});
+    const Status done = work->finish();
     for (std::vector<float>* x : {&g.dk, &g.dv}) {
       for (float& value : *x) value -= kBefore;
     }
     g.error = queue.error;
+    if (g.error.empty()) g.error = done.message();
     if (g.error.empty()) g.error = beyond_error(doubles(g.dq), expected_.dq, expected_.dq_error);
     if (g.error.empty()) g.error = beyond_error(doubles(g.dk), expected_.dk, expected_.dk_error);
     if (g.error.empty()) g.error = beyond_error(doubles(g.dv), expected_.dv, expected_.dv_error);

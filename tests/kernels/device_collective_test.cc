@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/immediate_stream.h"
 #include "kernels/local_device_collective.h"
 
 namespace percheron {
@@ -13,12 +14,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// A stream of host memory.
-class HostStream final : public Stream {
- public:
-  Status wait_idle() override { return take_error(); }
-};
-
 /// Runs `work(collective, stream)` on one thread per rank; each stream's outcome.
 template <class F>
 std::vector<Status> on_all(const DeviceCollectives& group, F&& work) {
@@ -26,7 +21,7 @@ std::vector<Status> on_all(const DeviceCollectives& group, F&& work) {
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < group.size(); ++rank) {
     threads.emplace_back([&, rank] {
-      HostStream stream;
+      ImmediateStream stream;
       work(*group[rank], stream);
       outcomes[rank] = group[rank]->wait_idle(stream);
     });
@@ -82,7 +77,7 @@ TEST(DeviceCollective, ARankThatDoesNotComeIsNamedAfterTheTimeOut) {
                 HasSubstr("rank 1 of 3 did not come to an all-reduce within 0.05 s"));
   }
   // The group stays failed: who comes later is told the same.
-  HostStream late;
+  ImmediateStream late;
   std::vector<float> values(4);
   group[1]->all_reduce_sum(late, view(values));
   EXPECT_THAT(late.wait_idle().message(), HasSubstr("rank 1 of 3"));

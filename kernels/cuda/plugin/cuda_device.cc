@@ -1,175 +1,225 @@
 #include "kernels/cuda/plugin/cuda_device.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "base/log.h"
-#include "kernels/cuda/attention_library.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/kernel_stream.h"
-#include "kernels/cuda/plugin/cublas_products.h"
-#include "kernels/cuda/plugin/cuda_status.h"
+#include "kernels/cuda/plugin/cuda_card.h"
 #include "kernels/cuda/plugin/event_timer.h"
 
 namespace percheron::cuda {
 namespace {
 
+// What freeing and destroying give is dropped here: they fail only after an error of earlier work,
+// which a wait reports.
+
 class CudaMemory final : public Buffer::Owner {
  public:
-  void release(void* data, size_t) override {
-    // Fails only after an error of an earlier kernel, which the stream reports.
-    (void)cudaFree(data);
+  explicit CudaMemory(CudaCard& card) : card_(card) {}
+  void release(void* data, size_t) override { (void)card_.runtime().free(data); }
+
+ private:
+  CudaCard& card_;
+};
+
+class PinnedMemory final : public Buffer::Owner {
+ public:
+  explicit PinnedMemory(CudaCard& card) : card_(card) {}
+  void release(void* data, size_t) override { (void)card_.runtime().free_host(data); }
+
+ private:
+  CudaCard& card_;
+};
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent(CudaCard& card, DeviceCounters& counters) : card_(card), counters_(counters) {
+    Status status = card_.select();
+    if (status.ok()) status = card_.status(card_.runtime().create_event(&event_), "no event");
+    made_ = status;
   }
+  ~CudaEvent() override {
+    if (made_.ok()) (void)card_.runtime().destroy_event(event_);
+  }
+
+  const Status& made() const { return made_; }
+  void* handle() const { return event_; }
+  Status wait() override {
+    PERCHERON_RETURN_IF_ERROR(made_);
+    ++counters_.waits;
+    return card_.status(card_.runtime().synchronize_event(event_), "work before an event");
+  }
+
+ private:
+  CudaCard& card_;
+  DeviceCounters& counters_;
+  void* event_ = nullptr;
+  Status made_;
 };
 
 class CudaStream final : public KernelStream {
  public:
-  explicit CudaStream(cudaStream_t stream) : KernelStream(stream), stream_(stream) {}
+  /// `made`: why there is no `stream`; every wait says it.
+  CudaStream(CudaCard& card, DeviceCounters& counters, void* stream, Status made)
+      : KernelStream(stream),
+        card_(card),
+        counters_(counters),
+        stream_(stream),
+        made_(std::move(made)) {}
   ~CudaStream() override {
-    if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);  // The last wait has told all errors.
+    if (made_.ok()) (void)card_.runtime().destroy_stream(stream_);
   }
-  cudaStream_t handle() const { return stream_; }
 
   Status wait_idle() override {
+    PERCHERON_RETURN_IF_ERROR(made_);
+    ++counters_.waits;
+    const RuntimeError done = card_.runtime().synchronize_stream(stream_);
+    const std::string& refused = queue().error;  // of a launch, which came before the wait
+    check(done, refused.empty() ? "work put in before a wait" : refused);
     collect_error();
-    const Status done = cuda_status(cudaStreamSynchronize(stream_), "work on the GPU failed");
-    if (!done.ok()) fail(done);
     return take_error();
+  }
+  void record(Event& event) override {
+    const auto& point = static_cast<const CudaEvent&>(event);
+    if (!made_.ok()) return;
+    if (!point.made().ok()) return fail(point.made());
+    check(card_.runtime().record_event(point.handle(), stream_), "recording an event");
+  }
+  void wait_for(const Event& event) override {
+    const auto& point = static_cast<const CudaEvent&>(event);
+    if (!made_.ok()) return;
+    if (!point.made().ok()) return fail(point.made());
+    check(card_.runtime().stream_wait_event(stream_, point.handle()), "waiting for an event");
+  }
+  void copy(void* destination, const void* source, size_t bytes) {
+    if (!made_.ok()) return;
+    check(card_.runtime().copy(stream_, destination, source, bytes),
+          "a copy of " + std::to_string(bytes) + " bytes");
   }
 
  private:
-  cudaStream_t stream_;
+  void check(const RuntimeError& error, const std::string& what) {
+    if (!error.ok()) fail(card_.status(error, what));
+  }
+
+  CudaCard& card_;
+  DeviceCounters& counters_;
+  void* stream_;
+  Status made_;
 };
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(DeviceInfo info, std::unique_ptr<MatrixProducts> products,
-             CausalAttention::Parts causal_attention)
-      : info_(std::move(info)), ops_(std::move(products), std::move(causal_attention)) {}
+  CudaDevice(DeviceInfo info, std::unique_ptr<CudaCard> card,
+             std::unique_ptr<MatrixProducts> products, CausalAttention::Parts causal_attention)
+      : info_(std::move(info)),
+        card_(std::move(card)),
+        ops_(std::move(products), std::move(causal_attention)) {}
 
   const DeviceInfo& info() const override { return info_; }
   const Ops& ops() const override { return ops_; }
 
   std::unique_ptr<Stream> make_stream() override {
-    cudaStream_t stream = nullptr;
-    Status status = select();
-    if (status.ok()) {
-      status = cuda_status(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
-                           "no stream on " + to_string(info_.id));
-    }
-    auto result = std::make_unique<CudaStream>(stream);
-    if (!status.ok()) result->fail(status);
-    return result;
+    void* stream = nullptr;
+    Status status = card_->select();
+    if (status.ok()) status = card_->status(card_->runtime().create_stream(&stream), "no stream");
+    return std::make_unique<CudaStream>(*card_, counters_, stream, status);
+  }
+  std::unique_ptr<Event> make_event() override {
+    return std::make_unique<CudaEvent>(*card_, counters_);
   }
 
   Result<Buffer> allocate(size_t bytes) override {
-    PERCHERON_RETURN_IF_ERROR(select());
+    ++counters_.allocations;
+    PERCHERON_RETURN_IF_ERROR(card_->select());
+    void* data = nullptr;
+    const RuntimeError error = card_->runtime().allocate(&data, std::max<size_t>(bytes, 1));
+    if (error.ok()) return Buffer(data, bytes, memory_);
+    return card_->status(error, "no " + std::to_string(bytes) + " bytes of memory" + free_text());
+  }
+  Result<Buffer> allocate_host(size_t bytes) override {
+    ++counters_.host_allocations;
+    PERCHERON_RETURN_IF_ERROR(card_->select());
     void* data = nullptr;
     PERCHERON_RETURN_IF_ERROR(
-        cuda_status(cudaMalloc(&data, std::max<size_t>(bytes, 1)),
-                    to_string(info_.id) + " has no " + std::to_string(bytes) + " bytes of memory"));
-    return Buffer(data, bytes, memory_);
+        card_->status(card_->runtime().allocate_host(&data, std::max<size_t>(bytes, 1)),
+                      "no " + std::to_string(bytes) + " bytes of pinned host memory"));
+    return Buffer(data, bytes, pinned_);
   }
 
-  void bind_thread() override { (void)select(); }  // Whatever fails here fails again in allocate().
+  void bind_thread() override { (void)card_->select(); }  // A failure comes again in allocate().
 
   void copy_bytes(Stream& stream, void* destination, const void* source, size_t bytes) override {
-    if (bytes == 0) return;
-    // Which side is the device's, the driver knows from the addresses.
-    const cudaError_t error = cudaMemcpyAsync(destination, source, bytes, cudaMemcpyDefault,
-                                              static_cast<CudaStream&>(stream).handle());
-    const Status status = cuda_status(error, "a copy of " + std::to_string(bytes) + " bytes");
-    if (!status.ok()) stream.fail(status);
+    if (bytes > 0) static_cast<CudaStream&>(stream).copy(destination, source, bytes);
   }
 
  private:
-  Status select() const {
-    return cuda_status(cudaSetDevice(info_.id.index), "cudaSetDevice for " + to_string(info_.id));
+  /// What an error about memory adds.
+  std::string free_text() {
+    uint64_t free_bytes = 0, total = 0;
+    if (!card_->runtime().memory(&free_bytes, &total).ok()) return "";
+    return ", " + std::to_string(free_bytes) + " of " + std::to_string(total) +
+           " are free: give it less to hold (data.token_budget, loss.workspace_bytes, fewer "
+           "trainers on it), or end what else uses it (nvidia-smi shows it)";
   }
 
   DeviceInfo info_;
+  std::unique_ptr<CudaCard> card_;
   CudaOps ops_;
-  std::shared_ptr<CudaMemory> memory_ = std::make_shared<CudaMemory>();
+  std::shared_ptr<CudaMemory> memory_ = std::make_shared<CudaMemory>(*card_);
+  std::shared_ptr<PinnedMemory> pinned_ = std::make_shared<PinnedMemory>(*card_);
 };
 
-std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-/// Why there are no devices at all.
-std::string no_devices(cudaError_t error) {
-  int driver = 0, runtime = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
-  if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = CUDART_VERSION;
-  if (driver == 0) return "no NVIDIA driver is installed here";
-  if (driver < runtime) {
-    return "the NVIDIA driver is for CUDA " + version_text(driver) +
-           ", this build needs one for CUDA " + version_text(runtime);
-  }
-  return cuda_status(error, "CUDA finds no GPU").message();
+// The first calls that need memory on the card.
+Status claim(CudaCard& card, DeviceInfo& info) {
+  PERCHERON_RETURN_IF_ERROR(card.select());
+  return card.status(card.runtime().memory(&info.free_bytes, &info.memory_bytes),
+                     "asking for its memory");
 }
 
 }  // namespace
 
-Status check_cuda_device(DeviceId id) {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  std::string why;
-  if (error != cudaSuccess || count == 0) {
-    why = no_devices(error == cudaSuccess ? cudaErrorNoDevice : error);
-  } else if (id.index >= count) {
-    why = "the last one is cuda:" + std::to_string(count - 1);
-  }
-  if (why.empty()) return ok_status();
-  return not_found("there is no device " + to_string(id) + ": " + why);
-}
-
-namespace {
-
-/// libpercheron_cudnn.so beside the library that this code is in.
-std::string attention_library_path() {
-  Dl_info info{};
-  const auto here = reinterpret_cast<void*>(&attention_library_path);
-  const std::string path =
-      dladdr(here, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
-  return path.substr(0, path.rfind('/') + 1) + "libpercheron_cudnn.so";
-}
-
-CausalAttention::Parts causal_attention(DeviceId id, AttentionKernel wanted) {
-  return {.wanted = wanted,
-          .open_library = [] { return load_attention_library(attention_library_path()); },
-          .timer = std::make_unique<EventTimer>(),
-          .tell = [id](const std::string& line) { log_info("{}: {}", to_string(id), line); }};
-}
-
-}  // namespace
-
-Result<std::unique_ptr<Device>> make_cuda_device(DeviceId id, const DeviceOptions& options) {
-  PERCHERON_RETURN_IF_ERROR(check_cuda_device(id));
-  const std::string name = to_string(id);
-  PERCHERON_RETURN_IF_ERROR(cuda_status(cudaSetDevice(id.index), name));
-  cudaDeviceProp properties;
-  PERCHERON_RETURN_IF_ERROR(cuda_status(cudaGetDeviceProperties(&properties, id.index), name));
+Result<std::unique_ptr<Device>> make_cuda_device(DeviceId id, const DeviceOptions& options,
+                                                 std::unique_ptr<Runtime> runtime,
+                                                 const Libraries& libraries) {
+  auto card = std::make_unique<CudaCard>(id, std::move(runtime));
+  PERCHERON_RETURN_IF_ERROR(card->check_exists());
+  Card described;
+  PERCHERON_RETURN_IF_ERROR(
+      card->status(card->runtime().card(id.index, &described), "asking what it is"));
   const std::string capability =
-      std::to_string(properties.major) + "." + std::to_string(properties.minor);
-  if (find_kernels() != cudaSuccess) {
-    return not_found(name + " is a " + properties.name + " of compute capability " + capability +
-                     ", for which this build has no code: build it with "
-                     "PERCHERON_CUDA_ARCHITECTURES=" +
-                     std::to_string(properties.major * 10 + properties.minor) + "-real");
-  }
-  PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<MatrixProducts> products, make_cublas_products());
+      std::to_string(described.major) + "." + std::to_string(described.minor);
   DeviceInfo info;
   info.id = id;
-  info.description = std::string(properties.name) + ", compute capability " + capability;
+  const Status claimed = claim(*card, info);
+  if (claimed.code() == StatusCode::kResourceExhausted) {
+    return resource_exhausted(
+        claimed.message() +
+        "; others have left no memory for this process: end them (nvidia-smi shows them)");
+  }
+  PERCHERON_RETURN_IF_ERROR(claimed);
+  if (!card->runtime().find_kernels().ok()) {
+    return not_found(to_string(id) + " is a " + described.name + " of compute capability " +
+                     capability +
+                     ", for which this build has no code: build it with "
+                     "PERCHERON_CUDA_ARCHITECTURES=" +
+                     std::to_string(described.major * 10 + described.minor) + "-real");
+  }
+  PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<MatrixProducts> products, libraries.make_products());
+  info.description = described.name + ", compute capability " + capability;
   info.threads = std::max(1, options.threads);
   info.native_bf16 = true;
-  info.memory_bytes = properties.totalGlobalMem;
+  info.own_memory = true;
+  CausalAttention::Parts attention{
+      .wanted = options.causal_attention,
+      .open_library = libraries.open_attention,
+      .timer = std::make_unique<EventTimer>(*card),
+      .tell = [id](const std::string& line) { log_info("{}: {}", to_string(id), line); }};
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(
-      info, std::move(products), causal_attention(id, options.causal_attention)));
+      info, std::move(card), std::move(products), std::move(attention)));
 }
 
 }  // namespace percheron::cuda

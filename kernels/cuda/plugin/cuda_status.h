@@ -16,7 +16,4 @@ inline Status cuda_status(cudaError_t error, const std::string& what) {
   return error == cudaErrorMemoryAllocation ? resource_exhausted(message) : internal_error(message);
 }
 
-/// Whether this build has code for the current device. probe.cu.
-cudaError_t find_kernels();
-
 }  // namespace percheron::cuda

@@ -1,37 +1,40 @@
 #include "kernels/cuda/plugin/event_timer.h"
 
-#include "kernels/cuda/plugin/cuda_status.h"
-
 namespace percheron::cuda {
 namespace {
 
-class Event {
+class TimedEvent {
  public:
-  ~Event() {
-    if (event_ != nullptr) (void)cudaEventDestroy(event_);  // What it marked has been waited for.
+  explicit TimedEvent(CudaCard& card) : card_(card) {}
+  ~TimedEvent() {
+    // What it marked has been waited for.
+    if (event_ != nullptr) (void)card_.runtime().destroy_event(event_);
   }
-  Status record(cudaStream_t stream) {
-    PERCHERON_RETURN_IF_ERROR(cuda_status(cudaEventCreate(&event_), "cudaEventCreate"));
-    return cuda_status(cudaEventRecord(event_, stream), "cudaEventRecord");
+  Status record(void* stream) {
+    PERCHERON_RETURN_IF_ERROR(
+        card_.status(card_.runtime().create_timed_event(&event_), "no event to time by"));
+    return card_.status(card_.runtime().record_event(event_, stream), "recording an event");
   }
-  cudaEvent_t get() const { return event_; }
+  void* get() const { return event_; }
 
  private:
-  cudaEvent_t event_ = nullptr;
+  CudaCard& card_;
+  void* event_ = nullptr;
 };
 
 }  // namespace
 
 Result<double> EventTimer::time_ms(Queue& queue, const std::function<Status()>& work) {
-  const auto stream = static_cast<cudaStream_t>(queue.stream);
-  Event begin, end;
-  PERCHERON_RETURN_IF_ERROR(begin.record(stream));
+  Runtime& runtime = card_.runtime();
+  TimedEvent begin(card_), end(card_);
+  PERCHERON_RETURN_IF_ERROR(begin.record(queue.stream));
   PERCHERON_RETURN_IF_ERROR(work());
-  PERCHERON_RETURN_IF_ERROR(end.record(stream));
-  PERCHERON_RETURN_IF_ERROR(cuda_status(cudaEventSynchronize(end.get()), "work on the GPU failed"));
+  PERCHERON_RETURN_IF_ERROR(end.record(queue.stream));
+  PERCHERON_RETURN_IF_ERROR(
+      card_.status(runtime.synchronize_event(end.get()), "work that is timed"));
   float ms = 0;
   PERCHERON_RETURN_IF_ERROR(
-      cuda_status(cudaEventElapsedTime(&ms, begin.get(), end.get()), "cudaEventElapsedTime"));
+      card_.status(runtime.elapsed(&ms, begin.get(), end.get()), "the time between two events"));
   return ms;
 }
 

@@ -1,6 +1,4 @@
-// Asks the runtime whether the code of this build runs on a device, before anything is launched.
-
-#include "kernels/cuda/plugin/cuda_status.h"
+#include "kernels/cuda/plugin/probe.h"
 
 namespace percheron::cuda {
 namespace {
@@ -9,7 +7,7 @@ __global__ void probe_kernel() {}
 
 }  // namespace
 
-cudaError_t find_kernels() {
+cudaError_t find_probe_kernel() {
   cudaFuncAttributes attributes;
   return cudaFuncGetAttributes(&attributes, probe_kernel);
 }
