@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 
+#include "model/parameter_list.h"
 #include "tests/model/training_reference.h"
 
 namespace percheron {
@@ -211,8 +212,9 @@ TEST_F(Dflash, EarlierContentsOfScratchMemoryDoNotMatter) {
   const auto gradients = take_gradients(device_, *drafter);
   {
     const Arena::Scope scope(device_.context().arena);
-    const TensorView all = device_.context().arena.take(DType::kF32, {1 << 20});
-    std::fill_n(all.as<float>(), 1 << 20, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> nan(1 << 20, std::numeric_limits<float>::quiet_NaN());
+    (void)upload(device_.context(), nan, {1 << 20});
+    ASSERT_TRUE(device_.context().stream.wait_idle().ok());
   }
   EXPECT_EQ(step(*drafter, batch, small_loss()).loss, loss);
   EXPECT_EQ(relative_difference(take_gradients(device_, *drafter), gradients), 0);

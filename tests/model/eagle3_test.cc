@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/random.h"
+#include "model/parameter_list.h"
 #include "tests/model/training_reference.h"
 
 namespace percheron {
@@ -222,20 +223,19 @@ TEST_F(Eagle3, KlGradientOfNearlyEqualDistributionsSurvives) {
   constexpr int64_t kTokens = 32000;
   Context& context = device_.context();
   const Arena::Scope scope(context.arena);
-  const TensorView z = context.arena.take(DType::kF32, {1, kTokens});
-  const TensorView u = context.arena.take(DType::kF32, {1, kTokens});
-  const TensorView weight = context.arena.take(DType::kF32, {1});
   const TensorView loss = context.arena.take(DType::kF32, {1});
-  weight.as<float>()[0] = 1.0f;
   Random random(17);
-  std::vector<double> draft, teacher;
+  std::vector<float> draft, teacher;
   for (int64_t i = 0; i < kTokens; ++i) {
-    u.as<float>()[i] = static_cast<float>(3 * random.normal());
-    z.as<float>()[i] = u.as<float>()[i] + static_cast<float>(1e-3 * random.normal());
-    draft.push_back(z.as<float>()[i]);
-    teacher.push_back(u.as<float>()[i]);
+    teacher.push_back(static_cast<float>(3 * random.normal()));
+    draft.push_back(teacher.back() + static_cast<float>(1e-3 * random.normal()));
   }
-  const auto softmax = [](std::vector<double> x) {
+  const std::vector<float> one = {1.0f};
+  const TensorView z = upload(context, draft, {1, kTokens});
+  const TensorView u = upload(context, teacher, {1, kTokens});
+  const TensorView weight = upload(context, one, {1});
+  const auto softmax = [](const std::vector<float>& logits) {
+    std::vector<double> x(logits.begin(), logits.end());
     double sum = 0;
     for (double& value : x) sum += value = std::exp(value);
     for (double& value : x) value /= sum;
@@ -243,11 +243,12 @@ TEST_F(Eagle3, KlGradientOfNearlyEqualDistributionsSurvives) {
   };
   context.device.ops().teacher_loss(context, TeacherLoss::kKlDivergence, z, u, weight,
                                     Gradient::kInPlace, loss, TensorView(), TensorView());
+  const std::vector<float> gradient = to_host<float>(context, z).value();
   const std::vector<double> q = softmax(draft), p = softmax(teacher);
   double largest = 0, difference = 0;
   for (size_t i = 0; i < q.size(); ++i) {
     largest = std::max(largest, std::abs(q[i] - p[i]));
-    difference = std::max(difference, std::abs(z.as<float>()[i] - (q[i] - p[i])));
+    difference = std::max(difference, std::abs(gradient[i] - (q[i] - p[i])));
   }
   EXPECT_LT(difference, 1e-3 * largest);
 }
@@ -259,8 +260,9 @@ TEST_F(Eagle3, EarlierContentsOfScratchMemoryDoNotMatter) {
   const auto gradients = take_gradients(device_, *drafter);
   {
     const Arena::Scope scope(device_.context().arena);
-    const TensorView all = device_.context().arena.take(DType::kF32, {1 << 20});
-    std::fill_n(all.as<float>(), 1 << 20, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<float> nan(1 << 20, std::numeric_limits<float>::quiet_NaN());
+    (void)upload(device_.context(), nan, {1 << 20});
+    ASSERT_TRUE(device_.context().stream.wait_idle().ok());
   }
   EXPECT_EQ(step(*drafter, batch, small_loss()).loss, loss);
   EXPECT_EQ(relative_difference(take_gradients(device_, *drafter), gradients), 0);
