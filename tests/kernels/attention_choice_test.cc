@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 #include <fstream>
 
@@ -97,20 +96,27 @@ class AttentionChoice : public testing::Test {
       if (row == begin) offsets.push_back(row);
       if (n < rows) intervals.insert(intervals.end(), {begin, row + 1, 0, 0});
     }
-    std::memset(out.data(), 0xff, out.bytes());
+    const auto upload = [&](const std::vector<int32_t>& values) {
+      const TensorView view = arena_.take(DType::kI32, {static_cast<int64_t>(values.size())});
+      device_->copy_bytes(*stream_, view.data(), values.data(), view.bytes());
+      return view;
+    };
+    const TensorView on_device = upload(intervals), documents_on_device = upload(offsets);
+    std::vector<unsigned char> bytes(out.bytes(), 0xff);
+    device_->copy_bytes(*stream_, out.data(), bytes.data(), bytes.size());
     attention.run(
         context_,
         {.q = rows_of(ConstTensorView(qkv.columns(0, heads * d).heads(d))),
          .k = rows_of(ConstTensorView(qkv.columns(heads * d, (heads + 1) * d).heads(d))),
          .v = rows_of(ConstTensorView(qkv.columns((heads + 1) * d, (heads + 2) * d).heads(d))),
-         .intervals = intervals.data(),
+         .intervals = vector_of<int32_t>(on_device),
          .scale = 0.125f,
          .out = rows_of(out),
          .log_sum_exp = nullptr},
-        {view_of(std::span<const int32_t>(offsets)), length});
+        {documents_on_device, length});
+    device_->copy_bytes(*stream_, bytes.data(), out.data(), bytes.size());
     ASSERT_TRUE(stream_->wait_idle().ok());
-    const auto* bytes = static_cast<const unsigned char*>(out.data());
-    ASSERT_EQ(std::count(bytes, bytes + out.bytes(), 0), static_cast<int64_t>(out.bytes()));
+    ASSERT_EQ(std::ranges::count(bytes, 0), static_cast<int64_t>(bytes.size()));
   }
 
   std::unique_ptr<Device> device_;
