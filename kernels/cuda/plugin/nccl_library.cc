@@ -87,7 +87,10 @@ class NcclLibrary final : public NcclCalls {
 
   Result<StreamState> stream_state(void* stream) override {
     const cudaError_t state = cudaStreamQuery(static_cast<cudaStream_t>(stream));
-    if (state == cudaErrorNotReady) return StreamState::kBusy;
+    if (state == cudaErrorNotReady) {
+      (void)cudaGetLastError();  // The next launch would take it for its own.
+      return StreamState::kBusy;
+    }
     PERCHERON_RETURN_IF_ERROR(cuda_status(state, "work on the GPU failed"));
     return StreamState::kIdle;
   }
