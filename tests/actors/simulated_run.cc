@@ -105,10 +105,18 @@ bool Simulation::kill(WorkerKind kind, int number) {
 void Simulation::kill_and_tell(WorkerKind kind, int number) {
   if (!kill(kind, number)) return;
   network_.after(network_.delay(100) / kMillisecond, [=, this] {
-    to_supervisor("watcher", [=, this] { supervisor_->worker_lost(kind, number); });
-    network_.after(1 + network_.delay(1000) / kMillisecond,
-                   [=, this] { bring_back(kind, number); });
+    to_supervisor("watcher", [=, this] {
+      supervisor_->worker_lost(kind, number);
+      bring_back_later(kind, number);
+    });
   });
+}
+
+// Who sees the loss starts it again, when all that was ordered of the dead is gone.
+void Simulation::bring_back_later(WorkerKind kind, int number) {
+  network_.after(
+      2 * static_cast<int64_t>(kSlowestMessage) + 1 + network_.delay(1000) / kMillisecond,
+      [=, this] { bring_back(kind, number); });
 }
 
 void Simulation::bring_back(WorkerKind kind, int number) {
@@ -145,11 +153,8 @@ void Simulation::kill_node(int node) {
     to_supervisor("watcher", [=, this] {
       for (const auto& [kind, number] : dead) supervisor_->worker_lost(kind, number);
       supervisor_->node_lost(node);
+      for (const auto& [kind, number] : dead) bring_back_later(kind, number);
     });
-    for (const auto& [kind, number] : dead) {
-      network_.after(1 + network_.delay(1000) / kMillisecond,
-                     [=, this, kind = kind, number = number] { bring_back(kind, number); });
-    }
   });
 }
 

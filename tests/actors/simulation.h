@@ -34,6 +34,7 @@ class VirtualClock final : public Clock {
 };
 
 inline constexpr int64_t kMillisecond = 1'000'000;
+inline constexpr uint64_t kSlowestMessage = 5;  // milliseconds
 
 /// Messages under way: each has a time of its own, those between the same two ends keep their
 /// order.
@@ -43,11 +44,14 @@ class Network {
 
   void send(const std::string& from, const std::string& to, std::function<void()> deliver) {
     int64_t& last = last_[from + ">" + to];
-    last = std::max(last + 1, clock_.now + delay(5));
-    post(last, std::move(deliver));
+    last = std::max(last + 1, clock_.now + delay(kSlowestMessage));
+    at(last, std::move(deliver));
   }
   void after(int64_t milliseconds, std::function<void()> call) {
-    post(clock_.now + milliseconds * kMillisecond, std::move(call));
+    at(clock_.now + milliseconds * kMillisecond, std::move(call));
+  }
+  void at(int64_t time, std::function<void()> call) {
+    events_.emplace(std::pair(time, order_++), std::move(call));
   }
   /// A random time of up to so many milliseconds.
   int64_t delay(uint64_t milliseconds) {
@@ -64,10 +68,6 @@ class Network {
   }
 
  private:
-  void post(int64_t time, std::function<void()> call) {
-    events_.emplace(std::pair(time, order_++), std::move(call));
-  }
-
   VirtualClock& clock_;
   Random random_;
   int64_t order_ = 0;
@@ -202,12 +202,13 @@ class Simulation final : public RunOrders, public RunObserver {
   void work(Trainer& trainer, uint64_t milliseconds, std::function<void(Trainer&)> done) {
     trainer.busy_until =
         std::max(trainer.busy_until, clock_.now) + 1 + network_.delay(milliseconds);
-    const int64_t wait = (trainer.busy_until - clock_.now) / kMillisecond + 1;
-    network_.after(wait,
-                   [this, number = trainer.number, life = trainer.life, done = std::move(done)] {
-                     Trainer& me = trainers_[static_cast<size_t>(number)];
-                     if (me.alive && me.life == life) done(me);
-                   });
+    if_alive(trainer.busy_until, trainer, std::move(done));
+  }
+  void if_alive(int64_t time, const Trainer& trainer, std::function<void(Trainer&)> call) {
+    network_.at(time, [this, number = trainer.number, life = trainer.life, call = std::move(call)] {
+      Trainer& me = trainers_[static_cast<size_t>(number)];
+      if (me.alive && me.life == life) call(me);
+    });
   }
 
   // --- sampler and targets
@@ -245,12 +246,15 @@ class Simulation final : public RunOrders, public RunObserver {
   }
 
   // --- trainers
+  /// Drops the sums of the membership before, after the work that is under way and adds to them.
   void begin_anew(Trainer& me, int64_t membership) {
     if (membership <= me.membership) return;
     me.membership = membership;
-    if (world_.canary != Canary::kPartialSumsAreKept) me.sums.clear();
+    if (world_.canary == Canary::kPartialSumsAreKept) return;
+    work(me, 1, [](Trainer& trainer) { trainer.sums.clear(); });
   }
   void train(Trainer& me, const Work& work, int64_t membership);
+  void add(Trainer& me, const Work& work);
   void reduce(Trainer& me, int64_t step, int64_t membership);
   void apply(Trainer& me, int64_t step, int64_t round);
   void take_snapshot(Trainer& me, int64_t step);
@@ -266,6 +270,7 @@ class Simulation final : public RunOrders, public RunObserver {
   bool kill(WorkerKind kind, int number);
   void kill_and_tell(WorkerKind kind, int number);
   void bring_back(WorkerKind kind, int number);
+  void bring_back_later(WorkerKind kind, int number);
   void kill_node(int node);
 
   // --- checkers

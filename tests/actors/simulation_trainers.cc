@@ -34,12 +34,21 @@ void Simulation::regroup(const Trainers& members, int64_t membership) {
 }
 
 void Simulation::train(Trainer& me, const Work& leased, int64_t membership) {
-  if (membership < me.membership && world_.canary != Canary::kOldTicketIsComputed) return idle(me);
+  const bool old_counts = world_.canary == Canary::kOldTicketIsComputed;
+  if (membership < me.membership && !old_counts) return idle(me);
   begin_anew(me, membership);
-  work(me, 60, [this, leased, life = me.life](Trainer& trainer) {
+  // The features come from elsewhere, while the trainer does other things.
+  if_alive(clock_.now + network_.delay(20), me, [=, this](Trainer& trainer) {
+    if (membership != trainer.membership && !old_counts) return idle(trainer);
+    add(trainer, leased);
+  });
+}
+
+void Simulation::add(Trainer& me, const Work& leased) {
+  const bool readable = store_.count(leased.ticket.id) != 0;
+  work(me, 40, [this, leased, readable, life = me.life](Trainer& trainer) {
     const MicroBatchId id = leased.ticket.id;
     const int number = trainer.number;
-    const bool readable = store_.count(id) != 0;
     if (readable) ++trainer.sums[id];
     to_mailbox(name(number), [=, this] {
       const Trainer& now = trainers_[static_cast<size_t>(number)];
