@@ -113,8 +113,11 @@ Status supervise(FrameLink& daemon, const proto::StartSupervisor& order, RunRepo
 Status run_supervisor_process() {
   PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<FrameChannel> channel, daemon_channel());
   FrameLink daemon(std::move(channel), system_clock());
-  PERCHERON_ASSIGN_OR_RETURN(const ReceivedFrame first, daemon.receive());
-  const proto::StartSupervisor& order = first.frame.start_supervisor();
+  const Result<ReceivedFrame> first = daemon.receive();
+  if (!first.ok() || !first->frame.has_start_supervisor()) {
+    return failed_precondition("this command is started by `percheron node` alone");
+  }
+  const proto::StartSupervisor& order = first->frame.start_supervisor();
   RunReporter reporter(system_clock(), [&](const proto::RunReport& report) {
     proto::Frame frame;
     frame.mutable_to()->set_node(order.node());

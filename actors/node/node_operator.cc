@@ -12,7 +12,8 @@
 namespace percheron {
 namespace {
 
-constexpr size_t kLogBytesMax = size_t{512} << 10;  // of one answer
+constexpr auto kAskTimeout = std::chrono::seconds(3);  // for another node to say what it has
+constexpr size_t kLogBytesMax = size_t{512} << 10;     // of one answer
 
 // "runs/demo" names a run "demo".
 std::string default_name(const proto::Run& run) {
@@ -39,6 +40,16 @@ std::string NodeDaemon::node_of(const std::string& run) {
        peers() ? peers()->runs() : std::vector<proto::RunRecord>()) {
     if (record.id() == run) return record.node();
   }
+  // One that was submitted a moment ago is not told of yet.
+  for (const proto::NodeRecord& node :
+       peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
+    if (node.name().empty()) continue;
+    proto::ControlRequest request;
+    request.mutable_list()->set_run(run);
+    request.mutable_list()->set_only_here(true);
+    const Result<proto::ControlReply> reply = peers()->ask(node.name(), request, kAskTimeout);
+    if (reply.ok() && reply->runs_size() > 0) return node.name();
+  }
   return {};
 }
 
@@ -49,7 +60,8 @@ proto::ControlReply NodeDaemon::answer(const proto::ControlRequest& request,
                           : request.has_forget() ? request.forget().run()
                           : request.has_list()   ? request.list().run()
                                                  : std::string();
-  const std::string node = node_of(run);
+  const bool here = request.has_list() && request.list().only_here();
+  const std::string node = here ? std::string() : node_of(run);
   if (node.empty()) return answer_here(request, timeout);
   Result<proto::ControlReply> theirs = peers()->ask(node, request, timeout);
   proto::ControlReply reply;
@@ -68,7 +80,7 @@ Status NodeDaemon::list(const proto::ListRuns& list, proto::ControlReply& reply)
     self.add_devices()->set_device(device);
     self.mutable_devices()->rbegin()->set_run(run);
   }
-  if (peers()) {
+  if (peers() && !list.only_here()) {
     for (const proto::RunRecord& record : peers()->runs()) runs.push_back(record);
     for (const proto::NodeRecord& record : peers()->nodes()) *reply.add_nodes() = record;
   }

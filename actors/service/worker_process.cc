@@ -94,6 +94,9 @@ Status WorkerProcess::run() {
     Result<ReceivedFrame> received = link_.receive();
     if (!received.ok()) {
       const StatusCode code = received.status().code();
+      if (!setup_) {
+        return failed_precondition("this command is started by `percheron node` alone");
+      }
       // The daemon closes the link when the worker is no longer needed, or has died itself.
       return code == StatusCode::kDataLoss ? received.status() : ok_status();
     }
