@@ -46,7 +46,7 @@ CheckpointWritten write_snapshot(RunParts& parts, int64_t step, const RunProgres
                                  bool prove);
 /// RunProgress as a message carries it.
 void encode_progress(const RunProgress& progress, WriteCheckpoint& message);
-RunProgress decode_progress(const WriteCheckpoint& message);
+Result<RunProgress> decode_progress(const WriteCheckpoint& message);
 
 /// The targets and trainers of a run that live in other processes.
 class RemoteWorkers {

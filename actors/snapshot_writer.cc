@@ -41,10 +41,11 @@ void encode_progress(const RunProgress& progress, WriteCheckpoint& message) {
                       progress.best_acceptance};
 }
 
-RunProgress decode_progress(const WriteCheckpoint& message) {
+Result<RunProgress> decode_progress(const WriteCheckpoint& message) {
   constexpr size_t kCounts = 8, kMeasures = 4;
-  PERCHERON_CHECK(message.counts.size() >= kCounts && message.measures.size() == kMeasures,
-                  "encode_progress() made it");
+  if (message.counts.size() < kCounts || message.measures.size() != kMeasures) {
+    return invalid_argument("an order to write a checkpoint does not say how far the run is");
+  }
   RunProgress progress;
   progress.step = message.counts[0];
   progress.micro_batches = message.counts[1];

@@ -170,10 +170,17 @@ class Trainer {
   }
 
   void write_checkpoint(const WriteCheckpoint& order) {
-    PERCHERON_CHECK(place_.disk != nullptr, "a trainer of its own process writes its checkpoints");
-    place_.disk->post([this, order] {
-      caf::anon_send(peers_->supervisor,
-                     write_snapshot(parts_, order.step, decode_progress(order), order.prove));
+    const Result<RunProgress> progress = decode_progress(order);
+    if (!place_.disk || !progress.ok()) {
+      CheckpointWritten done;
+      done.step = order.step;
+      done.outcome = Outcome::of(
+          progress.ok() ? internal_error("this trainer writes no checkpoints") : progress.status());
+      caf::anon_send(peers_->supervisor, std::move(done));
+      return;
+    }
+    place_.disk->post([this, step = order.step, progress = *progress, prove = order.prove] {
+      caf::anon_send(peers_->supervisor, write_snapshot(parts_, step, progress, prove));
     });
   }
 

@@ -10,6 +10,13 @@ FrameLink::FrameLink(std::unique_ptr<FrameChannel> channel, const Clock& clock)
     : channel_(std::move(channel)), sender_("link", clock) {}
 
 void FrameLink::send(proto::Frame frame, FileDescriptor fd) {
+  if (ended_) return;
+  if (sender_.waiting() >= kWaitingMax) {
+    log_warning("the link with {} ends: {} frames wait for it", channel_->peer(), kWaitingMax);
+    ended_ = true;
+    channel_->close();
+    return;
+  }
   // A job must be copyable, which a descriptor is not.
   const auto held = std::make_shared<FileDescriptor>(std::move(fd));
   sender_.post([this, frame = std::move(frame), held] {

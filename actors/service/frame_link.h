@@ -27,7 +27,8 @@ class FrameLink {
   FrameLink(std::unique_ptr<FrameChannel> channel, const Clock& clock);
   ~FrameLink() { close(); }
 
-  /// Sends later, in order. A frame that can't be sent ends the link, which receive() tells.
+  /// Sends later, in order. A frame that can't be sent, and a peer that takes so little that
+  /// kWaitingMax of them wait, ends the link, which receive() tells.
   void send(proto::Frame frame, FileDescriptor fd = {});
   /// Waits for the next frame. kUnavailable or kCancelled when the link has ended, kDataLoss for
   /// bytes that are no frame.
@@ -40,6 +41,7 @@ class FrameLink {
   std::string peer() const { return channel_->peer(); }
 
  private:
+  static constexpr size_t kWaitingMax = WorkThread::kJobsMax / 2;
   // A process that takes nothing for so long is stopped or gone.
   static constexpr std::chrono::milliseconds kSendTimeout{30'000};
 
