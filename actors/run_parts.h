@@ -125,8 +125,8 @@ struct RunEnvironment {
 
 /// Runs the actors until the run ends and all of them are gone.
 Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment);
-/// The same where `remote` starts the targets and trainers: those of other processes.
 class RemoteWorkers;
+/// The same where `remote` starts the targets and trainers: those of other processes.
 Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment,
                               RemoteWorkers* remote);
 

@@ -286,13 +286,6 @@ void NodeDaemon::take(const proto::Frame& frame, FileDescriptor fd) {
       reply.mutable_loaded()->set_error(spawned.message());
       return route(std::move(reply));
     }
-    case proto::Frame::kKill: {
-      const std::lock_guard lock(mutex_);
-      const auto child = children_.find(
-          key_of(endpoint_of(options_.name, proto::Endpoint::WORKER, run, frame.kill().device())));
-      if (child != children_.end()) end_child_locked(*child->second);
-      return;
-    }
     case proto::Frame::kEndRun: {
       const std::lock_guard lock(mutex_);
       return end_run_locked(run);
@@ -345,7 +338,6 @@ void NodeDaemon::take_report_locked(const std::string& run, const proto::RunRepo
   if (!record) return;
   const bool changed = record->report().state() != report.state();
   *record->mutable_report() = report;
-  record->mutable_report()->clear_events();
   changed_.notify_all();
   if (!changed) return;
   log_info("run {} is {}{}{}", run, state_name(report.state()),

@@ -55,11 +55,10 @@ std::string NodeDaemon::node_of(const std::string& run) {
 
 proto::ControlReply NodeDaemon::answer(const proto::ControlRequest& request,
                                        std::chrono::milliseconds timeout) {
-  const std::string run = request.has_order()    ? request.order().run()
-                          : request.has_log()    ? request.log().run()
-                          : request.has_forget() ? request.forget().run()
-                          : request.has_list()   ? request.list().run()
-                                                 : std::string();
+  const std::string run = request.has_order()  ? request.order().run()
+                          : request.has_log()  ? request.log().run()
+                          : request.has_list() ? request.list().run()
+                                               : std::string();
   const bool here = request.has_list() && request.list().only_here();
   const std::string node = here ? std::string() : node_of(run);
   if (node.empty()) return answer_here(request, timeout);
@@ -109,11 +108,6 @@ proto::ControlReply NodeDaemon::answer_here(const proto::ControlRequest& request
     case proto::ControlRequest::kList: status = list(request.list(), reply); break;
     case proto::ControlRequest::kOrder: status = order(request.order(), timeout, reply); break;
     case proto::ControlRequest::kLog: status = read_log(request.log(), reply); break;
-    case proto::ControlRequest::kForget: {
-      const std::lock_guard lock(mutex_);
-      status = book_.forget(request.forget().run());
-      break;
-    }
     case proto::ControlRequest::BODY_NOT_SET: status = invalid_argument("an empty request");
   }
   if (!status.ok()) reply.set_error(status.message());
@@ -203,7 +197,6 @@ Status NodeDaemon::order_idle_run_locked(proto::RunRecord& record, const proto::
                                  (report.latest_checkpoint().empty()
                                       ? std::string("not written yet")
                                       : report.latest_checkpoint()));
-    case proto::RunOrder::REPORT: break;
   }
   restart_at_.erase(record.id());
   changed_.notify_all();

@@ -95,16 +95,4 @@ Status RunBook::save(const proto::RunRecord& record) {
   return write_text_atomically(*files_, path_of(record.id()), text);
 }
 
-Status RunBook::forget(const std::string& id) {
-  const auto record = records_.find(id);
-  if (record == records_.end()) return not_found("there is no run '" + id + "'");
-  if (!run_is_over(record->second.report().state())) {
-    return failed_precondition("run " + id + " is " + state_name(record->second.report().state()) +
-                               ": stop it first");
-  }
-  PERCHERON_RETURN_IF_ERROR(files_->remove_all(path_of(id)));
-  records_.erase(record);
-  return ok_status();
-}
-
 }  // namespace percheron

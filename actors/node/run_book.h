@@ -33,8 +33,6 @@ class RunBook {
   std::vector<proto::RunRecord*> all();
   /// Writes a record to disk: after every change of its state.
   Status save(const proto::RunRecord& record);
-  /// kFailedPrecondition while it is not over.
-  Status forget(const std::string& id);
 
  private:
   RunBook(FileSystem& files, const Clock& clock, std::string directory)

@@ -55,7 +55,6 @@ void OrderBook::take(const proto::RunOrder& order) {
       stop_signals_ =
           order.kind() == proto::RunOrder::STOP_NOW ? 2 : std::max(1, stop_signals_.load());
       break;
-    case proto::RunOrder::REPORT: return answer(order.request(), "", state_.step);
   }
   waiting_.push_back(waiting);
 }

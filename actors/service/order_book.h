@@ -38,7 +38,7 @@ class OrderBook {
  private:
   struct Waiting {
     uint64_t request = 0;
-    proto::RunOrder::Kind kind = proto::RunOrder::REPORT;
+    proto::RunOrder::Kind kind = proto::RunOrder::PAUSE;
     bool for_end = false;
   };
 

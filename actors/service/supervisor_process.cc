@@ -258,7 +258,6 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
   proto::PrepareWorker prepare;
   prepare.set_fingerprint(parts->fingerprint);
   prepare.set_checkpoint(parts->resumed_from);
-  prepare.set_step(parts->progress.step);
   // Output is storage that all nodes of a run share. Nobody writes to an older start's directory.
   rendezvous_ = join_path(setup_->output(), ".rendezvous");
   PERCHERON_RETURN_IF_ERROR(environment.files.remove_all(rendezvous_));
