@@ -12,7 +12,9 @@
 #include <thread>
 
 #include "base/file_system.h"
+#include "tests/actors/tiny_run.h"
 #include "tests/e2e/program.h"
+#include "tools/run_config.h"
 
 namespace percheron {
 namespace {
@@ -138,6 +140,32 @@ void TestNode::kill_process(const std::string& what, int signal) const {
     ++found;
   }
   EXPECT_EQ(found, 1) << "processes of " << what;
+}
+
+proto::Run service_run(const std::string& name, int64_t epochs) {
+  proto::Run run = make_tiny_run(name, {.samples = 48, .held_out = 6, .epochs = epochs});
+  run.mutable_placement()->clear_targets();
+  run.mutable_placement()->clear_trainers();
+  run.mutable_placement()->add_targets("cpu:0");
+  run.mutable_placement()->add_trainers("cpu:1");
+  run.mutable_placement()->set_threads(1);
+  run.mutable_checkpoint()->set_every_steps(20);
+  return run;
+}
+
+std::string submit(const TestNode& node, const proto::Run& run, const std::string& name) {
+  const std::string path = testing::TempDir() + name + ".yaml";
+  write_file(path, run_config_yaml(run));
+  return node.ask("submit -c " + path + " --name " + name)["run"].get<std::string>();
+}
+
+std::string undisturbed(proto::Run run) {
+  run.mutable_output()->set_directory(run.output().directory() + "_undisturbed");
+  EXPECT_TRUE(system_files().remove_all(run.output().directory()).ok());
+  RecordingObserver observer;
+  const Result<RunSummary> summary = train_tiny(run, observer);
+  EXPECT_TRUE(summary.ok()) << summary.status().message();
+  return latest_masters(run);
 }
 
 }  // namespace percheron

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "proto/run.pb.h"
+
 namespace percheron {
 
 /// A `percheron node` of its own, which dies with the object.
@@ -37,5 +39,15 @@ class TestNode {
   const std::vector<std::string> options_;
   pid_t pid_ = -1;
 };
+
+/// A run with one target and one trainer in processes of their own, so that its bits are the same
+/// whatever happens meanwhile.
+proto::Run service_run(const std::string& name, int64_t epochs = 20);
+
+/// The id of the run, submitted to `node` by its program.
+std::string submit(const TestNode& node, const proto::Run& run, const std::string& name);
+
+/// The parameters that `percheron train` ends with for the same run.
+std::string undisturbed(proto::Run run);
 
 }  // namespace percheron

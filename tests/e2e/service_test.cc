@@ -26,35 +26,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// A run with one target and one trainer in processes of their own, so that its bits are the same
-/// whatever happens meanwhile.
-proto::Run service_run(const std::string& name, int64_t epochs = 20) {
-  proto::Run run = make_tiny_run(name, {.samples = 48, .held_out = 6, .epochs = epochs});
-  run.mutable_placement()->clear_targets();
-  run.mutable_placement()->clear_trainers();
-  run.mutable_placement()->add_targets("cpu:0");
-  run.mutable_placement()->add_trainers("cpu:1");
-  run.mutable_placement()->set_threads(1);
-  run.mutable_checkpoint()->set_every_steps(20);
-  return run;
-}
-
-std::string submit(const TestNode& node, const proto::Run& run, const std::string& name) {
-  const std::string path = testing::TempDir() + name + ".yaml";
-  write_file(path, run_config_yaml(run));
-  return node.ask("submit -c " + path + " --name " + name)["run"].get<std::string>();
-}
-
-/// The parameters that `percheron train` ends with for the same run.
-std::string undisturbed(proto::Run run) {
-  run.mutable_output()->set_directory(run.output().directory() + "_undisturbed");
-  EXPECT_TRUE(system_files().remove_all(run.output().directory()).ok());
-  RecordingObserver observer;
-  const Result<RunSummary> summary = train_tiny(run, observer);
-  EXPECT_TRUE(summary.ok()) << summary.status().message();
-  return latest_masters(run);
-}
-
 TEST(Service, ASubmittedRunEndsWithTheBitsOfTrain) {
   const TestNode node("plain");
   const proto::Run run = service_run("service_plain", 4);
