@@ -14,6 +14,7 @@
 #include "base/file_system.h"
 #include "tests/actors/tiny_run.h"
 #include "tests/e2e/program.h"
+#include "tests/model/toy_model.h"
 #include "tools/run_config.h"
 
 namespace percheron {
