@@ -101,6 +101,8 @@ class RunObserver {
   virtual void on_step(const StepReport&) {}
   virtual void on_evaluation(const EvaluationReport&) {}
   virtual void on_checkpoint(const CheckpointReport&) {}
+  /// A snapshot was ordered at a step whose checkpoint is `directory` already.
+  virtual void on_checkpoint_kept(int64_t /*step*/, const std::string& /*directory*/) {}
   virtual void on_state(const StateReport&) {}
   virtual void on_workers(const WorkersReport&) {}
   /// A sentence for people: a fallback, a dropped row, a resume.

@@ -29,6 +29,10 @@ class ObserverThread final : public RunObserver {
   void on_checkpoint(const CheckpointReport& report) override {
     post([report](RunObserver& observer) { observer.on_checkpoint(report); });
   }
+  void on_checkpoint_kept(int64_t step, const std::string& directory) override {
+    post(
+        [step, directory](RunObserver& observer) { observer.on_checkpoint_kept(step, directory); });
+  }
   void on_state(const StateReport& report) override {
     post([report](RunObserver& observer) { observer.on_state(report); });
   }

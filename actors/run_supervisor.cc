@@ -244,6 +244,7 @@ bool RunSupervisor::order_due(int64_t step) {
   asked_at_ = step;
   if (save_wanted_ && is_saved(step)) {
     observer_.on_event(fmt::format("the checkpoint of step {} is {}", step, saved_.path));
+    observer_.on_checkpoint_kept(step, saved_.path);
   }
   save_wanted_ = false;
   if (evaluate) begin_evaluation(step);

@@ -79,6 +79,12 @@ void OrderBook::on_checkpoint(const CheckpointReport& report) {
                "has written " + report.directory, report.step, report.error);
 }
 
+void OrderBook::on_checkpoint_kept(int64_t step, const std::string& directory) {
+  const std::lock_guard lock(mutex_);
+  answer_those([](const Waiting& w) { return w.kind == proto::RunOrder::SNAPSHOT; },
+               "is kept in " + directory + " already", step);
+}
+
 void OrderBook::on_end(const std::string& text, int64_t step) {
   const std::lock_guard lock(mutex_);
   answer_those([](const Waiting& w) { return w.for_end; }, text, step);

@@ -32,6 +32,7 @@ class OrderBook {
   // What the run does.
   void on_state(const StateReport& report);
   void on_checkpoint(const CheckpointReport& report);
+  void on_checkpoint_kept(int64_t step, const std::string& directory);
   /// The run is over: whoever waits is told so, with `text` where he wanted an end.
   void on_end(const std::string& text, int64_t step);
 
@@ -68,6 +69,10 @@ class AnsweringObserver final : public RunObserver {
   void on_checkpoint(const CheckpointReport& report) override {
     next_.on_checkpoint(report);
     orders_.on_checkpoint(report);
+  }
+  void on_checkpoint_kept(int64_t step, const std::string& directory) override {
+    next_.on_checkpoint_kept(step, directory);
+    orders_.on_checkpoint_kept(step, directory);
   }
   void on_event(const std::string& text) override { next_.on_event(text); }
   void on_state(const StateReport& report) override {

@@ -146,6 +146,15 @@ TEST_F(OrderBookTest, APauseOfTwoOperatorsIsAnsweredWhenTheRunIsPaused) {
   EXPECT_EQ(book_.stop_signals(), 0);
 }
 
+TEST_F(OrderBookTest, ASnapshotOfAStepThatIsSavedAlreadyIsAnswered) {
+  book_.take(order(1, proto::RunOrder::SNAPSHOT));
+  EXPECT_TRUE(replies_.empty());
+  book_.on_checkpoint_kept(40, "out/step-00000040");
+  EXPECT_THAT(answered(), ElementsAre(1));
+  EXPECT_EQ(replies_[0].step(), 40);
+  EXPECT_EQ(replies_[0].error(), "");
+}
+
 TEST_F(OrderBookTest, WhoeverWaitsAtTheEndIsTold) {
   book_.take(order(1, proto::RunOrder::SNAPSHOT));
   book_.take(order(2, proto::RunOrder::PAUSE, true));

@@ -47,6 +47,7 @@ TEST(Service, PausedResumedAndKilledItEndsWithTheSameBits) {
   EXPECT_EQ(node.ask("pause killed")["step"], paused);  // It may be said twice.
   EXPECT_EQ(node.status(name)["state"], "paused");
   EXPECT_EQ(node.ask("snapshot killed")["step"], paused);
+  EXPECT_EQ(node.ask("snapshot killed")["step"], paused);  // There is one of this step already.
   EXPECT_EQ(node.status(name)["step"], paused);
   node.ask("resume killed");
   node.wait_for_step(name, paused + 5);

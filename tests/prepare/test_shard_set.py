@@ -51,6 +51,11 @@ class ShardSetTest(unittest.TestCase):
     def arguments(self, source_file: Path, output: Path, *options: str) -> list[str]:
         return ["prepare", "--model", str(GOLDEN / "qwen2.5"), "--input", str(source_file), "--output", str(output), *options]
 
+    def prepare_process(self, source_file: Path, output: Path, *options: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-c", DRIVER, *self.arguments(source_file, output, "--processes", "2", *options)],
+            env={**os.environ, "PYTHONPATH": str(ROOT / "tools" / "percheron_prepare")}, stdout=subprocess.PIPE, text=True)
+
     def run_prepare(self, source_file: Path, output: Path, *options: str) -> int:
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
@@ -111,13 +116,13 @@ class ShardSetTest(unittest.TestCase):
             name = "set" if options else "one.safetensors"
             undisturbed, folder = self.scratch.path / "a", self.scratch.path / "b"
             self.assertEqual(self.run_prepare(file, undisturbed / name, *options), 0)
+            began = time.monotonic()
+            self.prepare_process(file, self.scratch.path / "timed" / name, *options).communicate()
+            span = time.monotonic() - began
             for _ in range(12):
-                process = subprocess.Popen(
-                    [sys.executable, "-c", DRIVER, *self.arguments(file, folder / name, "--processes", "2", *options)],
-                    env={**os.environ, "PYTHONPATH": str(ROOT / "tools" / "percheron_prepare")},
-                    stdout=subprocess.PIPE, text=True)
+                process = self.prepare_process(file, folder / name, *options)
                 try:
-                    said, _ = process.communicate(timeout=draw.uniform(0.3, 1.2))
+                    said, _ = process.communicate(timeout=span * draw.uniform(0.1, 0.8))
                     resumed += "interrupted run" in said
                     break
                 except subprocess.TimeoutExpired:
