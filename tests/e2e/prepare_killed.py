@@ -125,6 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed = random.randrange(1 << 30) if args.seed is None else args.seed
     print(f"seed {seed}", flush=True)
     draw = random.Random(seed)
+    if args.folder:
+        args.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=args.folder) as name:
         folder = Path(name)
         rows, undisturbed, killed = folder / "rows.jsonl", folder / "undisturbed", folder / "killed"
