@@ -8,8 +8,9 @@ namespace percheron {
 void ClusterAccess::add_options(CLI::App* command) {
   command->add_option("--certs", certificates,
                       "Directory of `percheron certs`: connections are mutual TLS");
-  command->add_option("--certificate", certificate,
-                      "NAME of the certificate in it; default: the node's or user's name");
+  command->add_option(
+      "--certificate", certificate,
+      "NAME of the certificate in it; default: a node's own name, operators' is \"operator\"");
   command->add_option("--secret", secret,
                       "File with the cluster's secret; default: cluster.secret of --certs");
   command->add_flag("--insecure", insecure, "Plain text: for a network that nobody else reaches");

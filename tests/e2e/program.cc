@@ -8,9 +8,9 @@
 
 namespace percheron {
 
-ProgramResult run_program(const std::string& arguments) {
+ProgramResult run_command(const std::string& command) {
   ProgramResult result;
-  std::FILE* pipe = popen((PERCHERON_PROGRAM " " + arguments + " 2>&1").c_str(), "r");
+  std::FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   EXPECT_NE(pipe, nullptr);
   if (pipe == nullptr) return result;
   std::array<char, 4096> buffer;
@@ -20,6 +20,10 @@ ProgramResult run_program(const std::string& arguments) {
   const int status = pclose(pipe);
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   return result;
+}
+
+ProgramResult run_program(const std::string& arguments) {
+  return run_command(PERCHERON_PROGRAM " " + arguments);
 }
 
 }  // namespace percheron

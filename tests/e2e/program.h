@@ -10,6 +10,9 @@ struct ProgramResult {
   std::string output;
 };
 
+/// Runs a shell's command line and waits for it.
+ProgramResult run_command(const std::string& command);
+
 /// Runs the percheron program with `arguments`, a shell's words, and waits for it.
 ProgramResult run_program(const std::string& arguments);
 
