@@ -28,9 +28,9 @@ end() {
 }
 trap end EXIT
 
-# Every run of the program stands in the output as it would be typed.
+# Every run of the program stands in the output as it would be typed in the temporary folder.
 percheron() {
-  echo "\$ percheron $*"
+  echo "\$ percheron ${*//"$folder"\//}"
   "$program" "$@"
 }
 free_ports() {
@@ -42,7 +42,7 @@ print(*(s.getsockname()[1] for s in sockets))'
 }
 # What `status --json` says of the run: field NAME.
 field() {
-  "$program" status "$run" --json --node "$alpha" --certs certs |
+  "$program" status "$run" --json --node "$alpha" --certs "$folder/certs" |
     "$python" -c 'import json, sys; print(json.load(sys.stdin)["runs"][0][sys.argv[1]])' "$1"
 }
 wait_for() { # FIELD VALUE
@@ -59,6 +59,7 @@ wait_for() { # FIELD VALUE
 wait_for_step() {
   for _ in {1..3000}; do
     (($(field step) >= $1)) && return
+    [[ $(field state) != failed ]] || break
     sleep 0.1
   done
   echo "error: step $1 is not reached" >&2
@@ -67,44 +68,38 @@ wait_for_step() {
 
 read -r port_alpha port_beta <<<"${PERCHERON_PORTS:-$(free_ports)}"
 alpha=127.0.0.1:$port_alpha beta=127.0.0.1:$port_beta
-config=$(realpath "$config")
-[[ $python != [^/]*/* ]] || python=$PWD/$python
-home=$PWD
-cd "$folder"
 
 echo '# once, on any machine'
-percheron certs init certs
+percheron certs init "$folder/certs"
 for name in alpha beta operator; do
-  percheron certs issue certs $name --address 127.0.0.1
+  percheron certs issue "$folder/certs" $name --address 127.0.0.1
 done
 
 echo
 echo '# a daemon on each machine'
 start_node() { # NAME OPTIONS...
   echo "$1\$ percheron node --name $1 --certs certs ${*:2} &"
-  # From the project's folder, as the configuration's paths are relative to it.
-  (cd "$home" && exec "$program" node --name "$1" --certs "$folder/certs" --state "$folder/$1" "${@:2}") \
-    >"$folder/$1.log" 2>&1 &
+  "$program" node --name "$1" --certs "$folder/certs" --state "$folder/$1" "${@:2}" >"$folder/$1.log" 2>&1 &
   daemons+=($!)
 }
 start_node alpha --listen "$alpha"
 start_node beta --listen "$beta" --join "$alpha"
-cluster=(--node "$alpha" --certs certs)
+cluster=(--node "$alpha" --certs "$folder/certs")
 for _ in {1..300}; do
-  grep -q 'beta' alpha.log 2>/dev/null && break
+  grep -q 'beta' "$folder/alpha.log" 2>/dev/null && break
   sleep 0.1
 done
 
 echo
 echo '# from anywhere: targets on both, the trainer on beta'
 percheron submit -c "$config" "$@" 'placement.targets=[alpha/cpu:0, beta/cpu:0]' \
-  'placement.trainers=[beta/cpu:1]' "${cluster[@]}" | tee submitted
+  'placement.trainers=[beta/cpu:1]' "${cluster[@]}"
 run=$("$program" status --json "${cluster[@]}" |
   "$python" -c 'import json, sys; print(json.load(sys.stdin)["runs"][-1]["run"])')
 wait_for_step 2
 percheron status "${cluster[@]}"
 percheron pause "$run" "${cluster[@]}"
-percheron status "$run" --node "$beta" --certs certs
+percheron status "$run" --node "$beta" --certs "$folder/certs"
 percheron resume "$run" "${cluster[@]}"
 
 echo
