@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/service/placement.h"
+#include "actors/node/endpoint.h"
 #include "base/log.h"
 
 namespace percheron {
@@ -16,16 +16,6 @@ constexpr auto kTick = std::chrono::milliseconds(100);
 constexpr auto kLastWords = std::chrono::seconds(5);  // to read what a dead process has said
 constexpr double kSayAgainSeconds = 60;
 constexpr double kEndSeconds = 20;  // that a process gets to end by itself
-
-proto::Endpoint endpoint_of(const std::string& node, proto::Endpoint::Kind kind,
-                            const std::string& run, const std::string& device = "") {
-  proto::Endpoint endpoint;
-  endpoint.set_node(node);
-  endpoint.set_kind(kind);
-  if (!run.empty()) endpoint.set_run(run);
-  if (!device.empty()) endpoint.set_device(device);
-  return endpoint;
-}
 
 }  // namespace
 
@@ -155,71 +145,6 @@ void NodeDaemon::child_ended(const ChildPtr& child, bool well, const std::string
   if (told.has_ended()) route(std::move(told));
 }
 
-void NodeDaemon::supervisor_ended_locked(const ChildPtr& child, bool well, const std::string& how) {
-  const std::string& run = child->endpoint.run();
-  proto::RunRecord* record = book_.find(run);
-  if (!record) return;
-  proto::RunReport& report = *record->mutable_report();
-  end_run_locked(run);
-  if (peers()) {
-    for (const std::string& device : devices_locked(*record)) {
-      const std::string node = device.substr(0, device.find('/'));
-      if (node == options_.name) continue;
-      proto::Frame frame;
-      *frame.mutable_to() = endpoint_of(node, proto::Endpoint::DAEMON, "");
-      *frame.mutable_from() = child->endpoint;
-      frame.mutable_end_run();
-      const Status sent = peers()->send(node, std::move(frame));
-      if (!sent.ok())
-        log_warning("{} is not told that run {} ended: {}", node, run, sent.message());
-    }
-  }
-  if (run_is_over(report.state()) || record->released()) {
-    record->set_ended(clock_.unix_seconds());
-  } else if (shutting_down_) {
-    report.set_state(proto::RunReport::QUEUED);
-    report.set_message("the daemon ended");
-  } else {
-    // It died, or ended because a worker did: it goes on from its newest checkpoint.
-    std::vector<double>& times = restarts_[run];
-    const double since = now() - options_.restart_window_seconds;
-    times.erase(std::remove_if(times.begin(), times.end(), [&](double t) { return t < since; }),
-                times.end());
-    if (static_cast<int>(times.size()) >= options_.restarts_max) {
-      report.set_state(proto::RunReport::FAILED);
-      report.set_message(
-          fmt::format("its supervisor ended {} times within {:.0f} s, the last time "
-                      "by {}; `percheron resume {}` tries again",
-                      times.size() + 1, options_.restart_window_seconds, how, run));
-      record->set_ended(clock_.unix_seconds());
-    } else {
-      const double wait = std::min(30.0, 0.5 * static_cast<double>(1 << times.size()));
-      times.push_back(now());
-      restart_at_[run] = now() + wait;
-      record->set_supervisor_restarts(record->supervisor_restarts() + 1);
-      report.set_state(proto::RunReport::RECOVERING);
-      if (report.message().empty() || !well) report.set_message("its supervisor ended: " + how);
-    }
-  }
-  const Status saved = book_.save(*record);
-  if (!saved.ok()) log_error("the record of run {} is not saved: {}", run, saved.message());
-}
-
-Status NodeDaemon::start_supervisor_locked(proto::RunRecord& record) {
-  proto::Frame first;
-  proto::StartSupervisor& start = *first.mutable_start_supervisor();
-  start.set_run(record.id());
-  start.set_node(options_.name);
-  *start.mutable_config() = record.config();
-  PERCHERON_RETURN_IF_ERROR(
-      start_child_locked(endpoint_of(options_.name, proto::Endpoint::SUPERVISOR, record.id()),
-                         std::move(first), "supervisor", log_path(record.id(), "supervisor"), {}));
-  record.mutable_report()->set_state(proto::RunReport::STARTING);
-  record.clear_released();
-  record.clear_ended();
-  return book_.save(record);
-}
-
 Status NodeDaemon::spawn_worker(const proto::StartWorker& worker) {
   const std::lock_guard lock(mutex_);
   const proto::Endpoint endpoint =
@@ -333,19 +258,6 @@ void NodeDaemon::fetch(const proto::Frame& frame) {
   route(std::move(reply), std::move(fd).value());
 }
 
-void NodeDaemon::take_report_locked(const std::string& run, const proto::RunReport& report) {
-  proto::RunRecord* record = book_.find(run);
-  if (!record) return;
-  const bool changed = record->report().state() != report.state();
-  *record->mutable_report() = report;
-  changed_.notify_all();
-  if (!changed) return;
-  log_info("run {} is {}{}{}", run, state_name(report.state()),
-           report.message().empty() ? "" : ": ", report.message());
-  const Status saved = book_.save(*record);
-  if (!saved.ok()) log_error("the record of run {} is not saved: {}", run, saved.message());
-}
-
 void NodeDaemon::node_lost(const std::string& node) {
   std::vector<proto::Frame> frames;
   {
@@ -375,58 +287,6 @@ void NodeDaemon::node_lost(const std::string& node) {
 
 // --- time ----------------------------------------------------------------------------------------
 
-std::set<std::string> NodeDaemon::devices_locked(const proto::RunRecord& record) {
-  std::set<std::string> devices;
-  const Result<ClusterPlacement> placement = read_placement(record.config(), record.node());
-  if (!placement.ok()) return devices;
-  for (const auto& [placed, roles] : placement->workers()) devices.insert(placed.text());
-  return devices;
-}
-
-std::map<std::string, std::string> NodeDaemon::device_owners() {
-  const std::lock_guard lock(mutex_);
-  std::map<std::string, std::string> owners;
-  for (const auto& [key, child] : children_) {
-    if (child->endpoint.kind() == proto::Endpoint::WORKER) {
-      owners[child->endpoint.device()] = child->endpoint.run();
-    }
-  }
-  return owners;
-}
-
-// Runs wait until the devices that they name are free, the oldest first.
-void NodeDaemon::start_queued_locked() {
-  std::map<std::string, std::string> taken;
-  for (proto::RunRecord* record : book_.all()) {
-    const proto::RunReport::State state = record->report().state();
-    if (run_is_over(state) || record->released() || state == proto::RunReport::QUEUED) continue;
-    for (const std::string& device : devices_locked(*record)) taken[device] = record->id();
-  }
-  for (const auto& [key, child] : children_) {
-    if (child->endpoint.kind() != proto::Endpoint::WORKER) continue;
-    taken.emplace(options_.name + "/" + child->endpoint.device(), child->endpoint.run());
-  }
-  for (proto::RunRecord* record : book_.all()) {
-    if (record->report().state() != proto::RunReport::QUEUED) continue;
-    const std::set<std::string> devices = devices_locked(*record);
-    const auto busy = std::find_if(devices.begin(), devices.end(),
-                                   [&](const auto& device) { return taken.count(device) != 0; });
-    if (busy != devices.end()) {
-      record->mutable_report()->set_message(
-          fmt::format("waits for {}, which run {} has", *busy, taken[*busy]));
-      for (const std::string& device : devices) taken.emplace(device, record->id());
-      continue;
-    }
-    record->mutable_report()->clear_message();
-    const Status started = start_supervisor_locked(*record);
-    if (!started.ok()) {
-      record->mutable_report()->set_state(proto::RunReport::FAILED);
-      record->mutable_report()->set_message(started.message());
-    }
-    for (const std::string& device : devices) taken[device] = record->id();
-  }
-}
-
 void NodeDaemon::tick() {
   while (true) {
     std::vector<ChildPtr> gone;
@@ -439,17 +299,7 @@ void NodeDaemon::tick() {
       }
       if (shutting_down_ && children_.empty() && gone.empty()) return;
       if (!shutting_down_) {
-        for (auto run = restart_at_.begin(); run != restart_at_.end();) {
-          proto::RunRecord* record = book_.find(run->first);
-          if (now() < run->second) {
-            ++run;
-            continue;
-          }
-          if (record && record->report().state() == proto::RunReport::RECOVERING) {
-            record->mutable_report()->set_state(proto::RunReport::QUEUED);
-          }
-          run = restart_at_.erase(run);
-        }
+        queue_recovering_locked();
         start_queued_locked();
       }
     }

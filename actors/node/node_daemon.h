@@ -110,17 +110,23 @@ class NodeDaemon {
   void end_run_locked(const std::string& run);
   void read_from(const ChildPtr& child);
   void child_ended(const ChildPtr& child, bool well, const std::string& how);
-  void supervisor_ended_locked(const ChildPtr& child, bool well, const std::string& how);
-  Status start_supervisor_locked(proto::RunRecord& record);
   Status spawn_worker(const proto::StartWorker& worker);
   std::string log_path(const std::string& run, const std::string& process) const;
 
   // Of frames.
   void take(const proto::Frame& frame, FileDescriptor fd);
   void fetch(const proto::Frame& frame);
-  void take_report_locked(const std::string& run, const proto::RunReport& report);
 
-  // Of operators.
+  // Of runs, in node_runs.cc.
+  Status start_supervisor_locked(proto::RunRecord& record);
+  void supervisor_ended_locked(const ChildPtr& child, bool well, const std::string& how);
+  /// Those whose supervisor has waited long enough to be started again.
+  void queue_recovering_locked();
+  void start_queued_locked();
+  void take_report_locked(const std::string& run, const proto::RunReport& report);
+  std::set<std::string> devices_locked(const proto::RunRecord& record);
+
+  // Of operators, in node_operator.cc.
   Result<std::string> submit(const proto::SubmitRun& submit);
   /// Where the run of a request lives: another node, or empty.
   std::string node_of(const std::string& run);
@@ -135,8 +141,6 @@ class NodeDaemon {
   Status read_log(const proto::ReadLog& read, proto::ControlReply& reply);
 
   void tick();
-  void start_queued_locked();
-  std::set<std::string> devices_locked(const proto::RunRecord& record);
   PeerLinks* peers() const { return peers_.load(); }
   double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
 
