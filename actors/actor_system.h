@@ -4,6 +4,8 @@
 // implement actors: CAF's headers compile slowly.
 
 #include <memory>
+#include <mutex>
+#include <utility>
 #include <vector>
 
 #include "actors/compat.h"
@@ -13,10 +15,52 @@
 
 namespace percheron {
 
-/// The addresses of a run's actors; complete before the first message is sent.
+/// The targets or trainers of a run by their numbers. May grow while actors use it. Thread-safe.
+class ActorList {
+ public:
+  /// Null where this process has none of this number.
+  caf::actor operator[](int number) const {
+    const std::lock_guard lock(mutex_);
+    const auto index = static_cast<size_t>(number);
+    return index < actors_.size() ? actors_[index] : caf::actor();
+  }
+  void set(int number, caf::actor actor) {
+    const std::lock_guard lock(mutex_);
+    const auto index = static_cast<size_t>(number);
+    if (index >= actors_.size()) actors_.resize(index + 1);
+    actors_[index] = std::move(actor);
+  }
+  /// Those that are not null.
+  std::vector<caf::actor> all() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<caf::actor> all;
+    for (const caf::actor& actor : actors_) {
+      if (actor) all.push_back(actor);
+    }
+    return all;
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    actors_.clear();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<caf::actor> actors_;
+};
+
+/// The addresses of a run's actors; complete before the first message is sent. A target or trainer
+/// that comes later is there before anybody is told of it.
 struct Peers {
   caf::actor supervisor, sampler, mailbox;
-  std::vector<caf::actor> targets, trainers;
+  ActorList targets, trainers;
+
+  /// Actors and addresses hold each other until this.
+  void clear() {
+    supervisor = sampler = mailbox = caf::actor();
+    targets.clear();
+    trainers.clear();
+  }
 };
 using PeersPtr = std::shared_ptr<const Peers>;
 

@@ -58,6 +58,9 @@ class Mailbox {
     pump();
   }
 
+  void added(const WorkerAdded& worker) { homes_.add(worker.kind, worker.node); }
+  void retired(const WorkerRetired& worker) { homes_.retire(worker.kind, worker.number); }
+
   void node_lost(int node) {
     produce_again(policy_.node_lost(node));
     tell();
@@ -140,7 +143,7 @@ class Mailbox {
       }
       self_->send(peers_->supervisor, TrainerWork{*trainer, work->ticket.id, true, 0, 0, 0,
                                                   policy_.steals(), policy_.membership()});
-      self_->send(peers_->trainers[static_cast<size_t>(*trainer)],
+      self_->send(peers_->trainers[*trainer],
                   TakeTicket{work->ticket, work->lease, policy_.membership()});
       activity_.trainer_leased(*trainer,
                                work->stolen ? std::optional(work->ticket.home) : std::nullopt);
@@ -162,7 +165,7 @@ class Mailbox {
   caf::event_based_actor* self_;
   RunActivity& activity_;
   PeersPtr peers_;
-  const Homes homes_;
+  Homes homes_;
   const bool features_are_here_;  // all of them, so that none can be lost
   MailboxPolicy policy_;
   int64_t rewinds_ = 0;
@@ -182,6 +185,8 @@ caf::actor start_mailbox(caf::actor_system& system, RunParts& parts, PeersPtr pe
         [mailbox](const Computed& message) { mailbox->computed(message); },
         [mailbox](const Commit& message) { mailbox->commit(message.step); },
         [mailbox](const Regroup& message) { mailbox->regroup(message); },
+        [mailbox](const WorkerAdded& message) { mailbox->added(message); },
+        [mailbox](const WorkerRetired& message) { mailbox->retired(message); },
         [mailbox](const NodeLost& message) { mailbox->node_lost(message.node); },
         [mailbox](const Unreadable& message) { mailbox->unreadable(message); },
         [mailbox](const Rewind& message) { mailbox->rewind(message); },

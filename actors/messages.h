@@ -269,6 +269,19 @@ struct WorkerReady {
   WorkerKind kind = WorkerKind::kTarget;
   int32_t number = 0;
 };
+/// Whoever placed it to supervisor, and supervisor to sampler and mailbox: the run has a place for
+/// one more worker, with the next number. It takes work once it is ready.
+struct WorkerAdded {
+  WorkerKind kind = WorkerKind::kTarget;
+  int32_t number = 0;
+  int32_t node = 0;    // as tickets number them
+  std::string device;  // for people
+};
+/// Likewise: it is to leave for good. It ends what it has, then the sampler says that it is lost.
+struct WorkerRetired {
+  WorkerKind kind = WorkerKind::kTarget;
+  int32_t number = 0;
+};
 /// Whoever watches the nodes to supervisor, from there to sampler and on to mailbox, behind the
 /// tickets that are under way: the features of this node are gone.
 struct NodeLost {
@@ -375,6 +388,8 @@ inline auto fields_of(CheckpointWritten& x) {
 inline auto fields_of(Failed& x) { return std::tie(x.who, x.outcome, x.kind, x.number); }
 inline auto fields_of(WorkerLost& x) { return std::tie(x.kind, x.number); }
 inline auto fields_of(WorkerReady& x) { return std::tie(x.kind, x.number); }
+inline auto fields_of(WorkerAdded& x) { return std::tie(x.kind, x.number, x.node, x.device); }
+inline auto fields_of(WorkerRetired& x) { return std::tie(x.kind, x.number); }
 inline auto fields_of(NodeLost& x) { return std::tie(x.node); }
 inline auto fields_of(ProduceAgain& x) { return std::tie(x.ids, x.rewinds); }
 inline auto fields_of(QueuedAgain& x) { return std::tie(x.kind, x.micro_batches); }
@@ -420,6 +435,8 @@ PERCHERON_MESSAGE(Unreadable)
 PERCHERON_MESSAGE(ReduceFailed)
 PERCHERON_MESSAGE(WorkerLost)
 PERCHERON_MESSAGE(WorkerReady)
+PERCHERON_MESSAGE(WorkerAdded)
+PERCHERON_MESSAGE(WorkerRetired)
 PERCHERON_MESSAGE(NodeLost)
 PERCHERON_MESSAGE(ProduceAgain)
 PERCHERON_MESSAGE(QueuedAgain)
@@ -466,6 +483,8 @@ CAF_ADD_TYPE_ID(percheron_run, (percheron::Unreadable))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::ReduceFailed))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::WorkerLost))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::WorkerReady))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::WorkerAdded))
+CAF_ADD_TYPE_ID(percheron_run, (percheron::WorkerRetired))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::NodeLost))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::ProduceAgain))
 CAF_ADD_TYPE_ID(percheron_run, (percheron::QueuedAgain))

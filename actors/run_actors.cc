@@ -79,6 +79,12 @@ std::function<void(const RunControl::Message&)> forward_to(const caf::actor& sup
     void operator()(const RunControl::Ready& worker) const {
       caf::anon_send(to, WorkerReady{worker.kind, worker.number});
     }
+    void operator()(const RunControl::Added& worker) const {
+      caf::anon_send(to, WorkerAdded{worker.kind, worker.number, worker.node, worker.device});
+    }
+    void operator()(const RunControl::Retired& worker) const {
+      caf::anon_send(to, WorkerRetired{worker.kind, worker.number});
+    }
     void operator()(const RunControl::LostNode& lost) const {
       caf::anon_send(to, NodeLost{lost.node});
     }
@@ -95,10 +101,12 @@ struct End {
 
 void start_workers(caf::actor_system& system, RunParts& parts, Peers& peers, const PeersPtr& all) {
   for (size_t i = 0; i < parts.targets.size(); ++i) {
-    peers.targets.push_back(start_target(system, parts, all, static_cast<int>(i)));
+    const auto number = static_cast<int>(i);
+    peers.targets.set(number, start_target(system, parts, all, number));
   }
   for (size_t i = 0; i < parts.trainers.size(); ++i) {
-    peers.trainers.push_back(start_trainer(system, parts, all, static_cast<int>(i)));
+    const auto number = static_cast<int>(i);
+    peers.trainers.set(number, start_trainer(system, parts, all, number));
   }
 }
 
@@ -266,12 +274,12 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
       caf::anon_send_exit(*actor, caf::exit_reason::user_shutdown);
     }
     for (const auto* actors : {&peers->targets, &peers->trainers}) {
-      for (const caf::actor& actor : *actors) {
+      for (const caf::actor& actor : actors->all()) {
         caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
       }
     }
     system.await_all_actors_done();
-    *peers = Peers();  // Actors and addresses hold each other.
+    peers->clear();
     ended.summary.counters.emplace_back("step_reports_dropped_since_start", observer.dropped());
     observer.on_end(ended.summary);
     outcome = ended.status.ok() ? Result<RunSummary>(ended.summary) : ended.status;

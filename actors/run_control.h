@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -28,16 +29,28 @@ class RunControl {
   };
   struct Lost : Worker {};
   struct Ready : Worker {};
+  struct Added : Worker {
+    int node = 0;        // as tickets number them
+    std::string device;  // for people
+  };
+  struct Retired : Worker {};
   struct LostNode {
     int node = 0;
   };
-  using Message = std::variant<RunOrder, Lost, Ready, LostNode>;
+  using Message = std::variant<RunOrder, Lost, Ready, Added, Retired, LostNode>;
 
   void order(RunOrder order) { tell(order); }
   /// A worker is dead, or does not answer: it gets no work until it is ready again.
   void worker_lost(WorkerKind kind, int number) { tell(Lost{{kind, number}}); }
   /// It was started again and knows nothing.
   void worker_ready(WorkerKind kind, int number) { tell(Ready{{kind, number}}); }
+  /// The run has one more worker, with the next number; it is away until it is ready.
+  void worker_added(WorkerKind kind, int number, int node, const std::string& device) {
+    tell(Added{{kind, number}, node, device});
+  }
+  /// A worker is to leave for good. Once RunObserver::on_workers does not name it any more, nothing
+  /// is wanted of it.
+  void worker_retired(WorkerKind kind, int number) { tell(Retired{{kind, number}}); }
   /// The features of a node are gone; its workers are told one by one, before.
   void node_lost(int node) { tell(LostNode{node}); }
 

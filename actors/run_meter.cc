@@ -6,8 +6,18 @@ namespace percheron {
 
 RunMeter::RunMeter(int trainers) : trainers_(trainers) {}
 
-void RunMeter::start(double now) {
+void RunMeter::pass(double now) {
+  now_.trainer_time += (now - now_.time) * trainers_;
   now_.time = now;
+}
+
+void RunMeter::set_trainers(int trainers, double now) {
+  pass(now);
+  trainers_ = trainers;
+}
+
+void RunMeter::start(double now) {
+  pass(now);
   ends_.assign(1, now_);
 }
 
@@ -24,7 +34,7 @@ void RunMeter::trainer_worked(int64_t tokens, double seconds) {
 void RunMeter::trainer_elsewhere(double seconds) { now_.elsewhere_seconds += seconds; }
 
 void RunMeter::step_done(double now) {
-  now_.time = now;
+  pass(now);
   ends_.push_back(now_);
   if (ends_.size() > kSteps + 1) ends_.pop_front();
 }
@@ -46,7 +56,8 @@ RunMeter::Rates RunMeter::rates() const {
   rates.target_tokens_per_second = per_second(last.target_tokens - first.target_tokens,
                                               last.target_seconds - first.target_seconds);
   rates.trainer_tokens_per_second = per_second(trained, trainer_seconds);
-  const double for_steps = elapsed * trainers_ - (last.elsewhere_seconds - first.elsewhere_seconds);
+  const double for_steps =
+      last.trainer_time - first.trainer_time - (last.elsewhere_seconds - first.elsewhere_seconds);
   if (for_steps > 0) rates.wait_share = std::clamp(1.0 - trainer_seconds / for_steps, 0.0, 1.0);
   return rates;
 }

@@ -18,6 +18,8 @@ class RunMeter {
   void trainer_worked(int64_t tokens, double seconds);
   /// A trainer's time in evaluations and snapshots: neither work on steps nor waiting.
   void trainer_elsewhere(double seconds);
+  /// So many trainers compute from here on.
+  void set_trainers(int trainers, double now);
   /// A step is over.
   void step_done(double now);
 
@@ -37,10 +39,12 @@ class RunMeter {
  private:
   static constexpr size_t kSteps = 50;
   struct Totals {
-    double time = 0;
+    double time = 0, trainer_time = 0;  // the latter of all trainers together
     int64_t target_tokens = 0, trainer_tokens = 0;
     double target_seconds = 0, trainer_seconds = 0, elsewhere_seconds = 0;
   };
+
+  void pass(double now);
 
   int trainers_;
   Totals now_;

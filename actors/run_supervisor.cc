@@ -48,6 +48,12 @@ RunSupervisor::RunSupervisor(SupervisorSettings settings, RunOrders& orders, Run
     best_.restore(*progress_.best_step, progress_.best_acceptance);
     best_checkpoint_ = join_path(setup_.output(), step_directory_name(*progress_.best_step));
   }
+  for (const auto& group : setup_.placement.target_groups()) {
+    devices_[WorkerKind::kTarget].push_back(to_string(group));
+  }
+  for (const DeviceId id : setup_.placement.trainers) {
+    devices_[WorkerKind::kTrainer].push_back(to_string(id));
+  }
   if (settings_.resumed_from.empty()) return;
   latest_checkpoint_ = settings_.resumed_from;
   asked_at_ = saved_at_ = progress_.step;  // Its evaluation and checkpoint exist.
@@ -114,8 +120,8 @@ void RunSupervisor::epoch_exhausted(int64_t number) {
   touch();
   if (number < 0) return;  // held-out data
   EpochTermination& termination = epoch(number);
-  for (size_t target = 0; target < setup_.placement.target_groups().size(); ++target) {
-    termination.target_done(static_cast<int>(target));
+  for (int target = 0; target < roll_.places(WorkerKind::kTarget); ++target) {
+    termination.target_done(target);
   }
   targets_done_ = number == setup_.steps.at(setup_.steps.steps() - 1).epoch;
   termination.sampler_exhausted();
@@ -223,7 +229,7 @@ void RunSupervisor::boundary() {
   if (step == setup_.steps.steps() || stopping_) return try_finish();
   // The save before the first step proves the disk, so nothing is trained before it is done.
   if (checkpoint_ && checkpoint_->step == 0) return;
-  if (joining(step)) return;
+  if (joining(step) || leaving()) return;
   tell_state();
   if (pausing_) return;  // order() comes back here.
   if (!opened_before_) meter_.start(now());
@@ -310,7 +316,7 @@ void RunSupervisor::evaluated(int trainer, int64_t round, const WalkCounts& coun
     try_write();
   }
   if (apply_waits_) apply_step();
-  if (!opened_) try_finish();
+  if (!opened_) leave_waits_ ? boundary() : try_finish();
 }
 
 void RunSupervisor::snapshot_taken(int64_t step, double seconds) {

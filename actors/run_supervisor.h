@@ -44,10 +44,14 @@ class RunOrders {
   /// To trainers: tell your checksum, after going on from `checkpoint` unless it is empty.
   virtual void restore(const Trainers& trainers, int64_t step, const std::string& checkpoint,
                        int64_t round) = 0;
-  virtual void target_lost(int target) = 0;   // to the sampler
-  virtual void target_ready(int target) = 0;  // to the sampler
-  virtual void node_lost(int node) = 0;       // to the sampler and then the mailbox
-  virtual void rewind(int64_t step) = 0;      // to the sampler and then the mailbox
+  virtual void target_lost(int target) = 0;                              // to the sampler
+  virtual void target_ready(int target) = 0;                             // to the sampler
+  virtual void worker_added(WorkerKind kind, int number, int node) = 0;  // to sampler and mailbox
+  /// To sampler and mailbox. Once a target has nothing left to do, the supervisor is told that it
+  /// is lost.
+  virtual void worker_retired(WorkerKind kind, int number) = 0;
+  virtual void node_lost(int node) = 0;   // to the sampler and then the mailbox
+  virtual void rewind(int64_t step) = 0;  // to the sampler and then the mailbox
   /// The snapshot of `step` to disk; `prove`: read back and compared before it counts as written.
   virtual void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) = 0;
   virtual void mark_best(int64_t step) = 0;
@@ -119,6 +123,11 @@ class RunSupervisor {
   // Workers that come and go. Each may be told twice.
   void worker_lost(WorkerKind kind, int number);
   void worker_ready(WorkerKind kind, int number);
+  /// The run has one more worker, with the next number, which is ready later.
+  void worker_added(WorkerKind kind, int number, int node, const std::string& device);
+  /// The worker is to leave for good: a target when its micro-batch is made, a trainer between two
+  /// steps, once others are there.
+  void worker_retired(WorkerKind kind, int number);
   void node_lost(int node);
   void queued_again(WorkerKind lost, int64_t micro_batches);
   void regrouped(int trainer, int64_t membership);
@@ -203,6 +212,10 @@ class RunSupervisor {
   /// True while the boundary has to wait for trainers that come.
   bool joining(int64_t step);
   void settle_join();
+  /// True while the boundary has to wait for what trainers that leave have under way.
+  bool leaving();
+  /// Takes those out of the members that leave and have nothing under way; true if there were any.
+  bool let_leavers_go();
   void leave_out(int trainer, const std::string& why);
   void check_waits();
   void note_absence(WorkerKind kind);
@@ -243,6 +256,8 @@ class RunSupervisor {
   std::optional<JoinRound> join_;
   int64_t join_round_ = 0, apply_round_ = 0, rounds_ = 0;
   double join_since_ = 0;
+  bool leave_waits_ = false;                                // the boundary waits in leaving()
+  std::map<WorkerKind, std::vector<std::string>> devices_;  // of each worker, for people
   bool join_waits_for_due_ = false;  // the checkpoint for a join failed: until the next due one
   std::map<WorkerKind, double> absent_since_;  // no worker of the kind is there
   std::optional<Suspicion> suspicion_;

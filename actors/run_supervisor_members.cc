@@ -16,7 +16,8 @@ namespace percheron {
 void RunSupervisor::worker_lost(WorkerKind kind, int number) {
   touch();
   if (finished_ || !roll_.lost(kind, number)) return;
-  observer_.on_event(fmt::format("{} {} is lost", worker_kind_name(kind), number));
+  observer_.on_event(fmt::format("{} {} {}", worker_kind_name(kind), number,
+                                 roll_.retired(kind, number) ? "has left" : "is lost"));
   note_absence(kind);
   if (kind == WorkerKind::kTrainer) {
     trainers_[number].id.reset();
@@ -57,6 +58,7 @@ void RunSupervisor::members_changed() {
   // Leases of the membership before are counted no more.
   for (auto& [number, termination] : epochs_) termination.leases_dropped();
   const std::vector<int>& members = ledger_.members();
+  meter_.set_trainers(static_cast<int>(members.size()), now());
   regrouping_ = {members.begin(), members.end()};
   orders_.regroup(members, ledger_.membership());
 }
@@ -244,6 +246,7 @@ void RunSupervisor::settle_join() {
     newcomers_.erase(trainer);
   }
   if (!verdict.admitted.empty()) {
+    let_leavers_go();  // Whom a newcomer replaces never computes beside it.
     members_changed();
     rewind_ = false;
     observer_.on_event(fmt::format("trainers {} compute from step {} on",
@@ -253,6 +256,62 @@ void RunSupervisor::settle_join() {
   tell_state();
   if (rewind_) return try_rewind();
   if (!opened_) boundary();
+}
+
+// --- workers that are placed elsewhere -----------------------------------------------------------
+
+void RunSupervisor::worker_added(WorkerKind kind, int number, int node, const std::string& device) {
+  touch();
+  if (finished_) return;
+  PERCHERON_CHECK(roll_.add(kind) == number, "workers are numbered in the order of their coming");
+  devices_[kind].push_back(device);
+  observer_.on_event(fmt::format("{} {} is added on {}", worker_kind_name(kind), number, device));
+  orders_.worker_added(kind, number, node);
+}
+
+void RunSupervisor::worker_retired(WorkerKind kind, int number) {
+  touch();
+  if (finished_ || !roll_.retire(kind, number)) return;
+  observer_.on_event(fmt::format("{} {} is to leave", worker_kind_name(kind), number));
+  orders_.worker_retired(kind, number);
+  const std::vector<int>& members = ledger_.members();
+  const bool member = std::find(members.begin(), members.end(), number) != members.end();
+  if (kind == WorkerKind::kTrainer && !member) {
+    worker_lost(kind, number);
+  } else if (kind == WorkerKind::kTrainer && !opened_ && !join_) {
+    boundary();
+  }
+  if (!finished_) tell_workers();
+}
+
+bool RunSupervisor::leaving() {
+  if (let_leavers_go()) {
+    members_changed();
+    tell_workers();
+  }
+  return leave_waits_;
+}
+
+bool RunSupervisor::let_leavers_go() {
+  leave_waits_ = false;
+  std::vector<int> leavers;
+  for (int member : ledger_.members()) {
+    if (roll_.retired(WorkerKind::kTrainer, member)) leavers.push_back(member);
+  }
+  // The last one stays until another has come.
+  if (leavers.empty() || leavers.size() == ledger_.members().size()) return false;
+  for (int trainer : leavers) {
+    const bool measures = evaluation_ && evaluation_->left.count(trainer) != 0;
+    leave_waits_ = leave_waits_ || measures || (checkpoint_ && checkpoint_->from == trainer);
+  }
+  if (leave_waits_) return false;  // evaluated() and checkpoint_written() come back here.
+  for (int trainer : leavers) {
+    roll_.lost(WorkerKind::kTrainer, trainer);
+    // Nothing of the step is computed yet, so nothing is computed again.
+    ledger_.member_lost(trainer);
+    observer_.on_event(fmt::format("trainer {} has left before step {}", trainer, ledger_.step()));
+  }
+  return true;
 }
 
 // --- waits ---------------------------------------------------------------------------------------

@@ -77,20 +77,17 @@ std::string RunSupervisor::where(int64_t step) const {
 std::string RunSupervisor::standstill() const {
   std::string text = fmt::format("no word from anyone for {} at {}",
                                  format_duration(now() - last_word_), where(ledger_.step()));
-  const auto add_workers = [&](const char* kind, const std::map<int, Worker>& workers,
-                               const std::vector<std::string>& devices) {
+  const auto add_workers = [&](WorkerKind kind, const std::map<int, Worker>& workers) {
     for (const auto& [number, worker] : workers) {
       if (!worker.id) continue;
-      text += fmt::format("; {} {} on {} has worked on micro-batch ({}, {}) for {}", kind, number,
-                          devices[static_cast<size_t>(number)], worker.id->epoch, worker.id->index,
-                          format_duration(now() - worker.since));
+      text += fmt::format("; {} {} on {} has worked on micro-batch ({}, {}) for {}",
+                          worker_kind_name(kind), number,
+                          devices_.at(kind)[static_cast<size_t>(number)], worker.id->epoch,
+                          worker.id->index, format_duration(now() - worker.since));
     }
   };
-  std::vector<std::string> groups, trainers;
-  for (const auto& group : setup_.placement.target_groups()) groups.push_back(to_string(group));
-  for (const DeviceId id : setup_.placement.trainers) trainers.push_back(to_string(id));
-  add_workers("target", targets_, groups);
-  add_workers("trainer", trainers_, trainers);
+  add_workers(WorkerKind::kTarget, targets_);
+  add_workers(WorkerKind::kTrainer, trainers_);
   if (!held_out_ready_) text += "; the held-out features are not complete";
   if (ledger_.phase() != StepLedger::Phase::kComputing) {
     text += fmt::format("; trainers {} have not {} the step", fmt::join(ledger_.missing(), ", "),
@@ -158,7 +155,7 @@ RunSummary RunSupervisor::summary() const {
                       {"micro_batches_recomputed_since_start", recomputed_},
                       {"rewinds_since_start", rewinds_}};
   for (const auto& [number, worker] : trainers_) {
-    if (setup_.placement.trainers.size() < 2) break;
+    if (roll_.places(WorkerKind::kTrainer) < 2) break;
     summary.counters.emplace_back(fmt::format("micro_batches_of_trainer_{}_since_start", number),
                                   worker.micro_batches);
   }

@@ -29,7 +29,8 @@ class Sampler {
       : self_(self),
         parts_(parts),
         peers_(std::move(peers)),
-        homes_(parts.target_nodes(), parts.trainer_nodes()),
+        target_nodes_(parts.target_nodes()),
+        homes_(target_nodes_, parts.trainer_nodes()),
         store_credits_(*parts.store),
         sequence_(parts.setup, parts.batches, parts.progress.step),
         policy_([this] { return sequence_.next(); },
@@ -43,12 +44,14 @@ class Sampler {
   }
 
   void idle(int target) {
+    if (retiring_.count(target) != 0) return let_go(target);
     if (lost_.count(target) == 0) idle_.insert(target);
     pump();
   }
 
   void lost(int target) {
     lost_.insert(target);
+    retiring_.erase(target);
     idle_.erase(target);
     const auto count = static_cast<int64_t>(policy_.target_lost(target));
     if (count > 0) self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
@@ -60,9 +63,23 @@ class Sampler {
     idle(target);
   }
 
+  void added(const WorkerAdded& worker) {
+    homes_.add(worker.kind, worker.node);
+    if (worker.kind == WorkerKind::kTarget) target_nodes_.push_back(worker.node);
+  }
+
+  // It ends what it has.
+  void retired(const WorkerRetired& worker) {
+    homes_.retire(worker.kind, worker.number);
+    if (worker.kind == WorkerKind::kTrainer || lost_.count(worker.number) != 0) return;
+    retiring_.insert(worker.number);
+    idle_.erase(worker.number);
+    if (!policy_.target_has_leases(worker.number)) let_go(worker.number);
+  }
+
   void tell_held_out(int trainer) {
     for (const Ticket& ticket : held_out_) {
-      self_->send(peers_->trainers[static_cast<size_t>(trainer)], KeepHeldOut{ticket});
+      self_->send(peers_->trainers[trainer], KeepHeldOut{ticket});
     }
   }
 
@@ -122,6 +139,13 @@ class Sampler {
   }
 
  private:
+  void let_go(int target) {
+    retiring_.erase(target);
+    lost_.insert(target);
+    self_->send(peers_->supervisor, WorkerLost{WorkerKind::kTarget, target});
+    pump();
+  }
+
   void put(const Produced& message) {
     const Produce& work = message.work;
     const Ticket ticket{
@@ -134,12 +158,14 @@ class Sampler {
     forget(work.id);
     if (parts_.exchange->held_out_is_elsewhere()) {
       held_out_.push_back(ticket);
-      for (const caf::actor& trainer : peers_->trainers) self_->send(trainer, KeepHeldOut{ticket});
+      for (const caf::actor& trainer : peers_->trainers.all()) {
+        self_->send(trainer, KeepHeldOut{ticket});
+      }
     }
     if (--held_out_left_ == 0) self_->send(peers_->supervisor, EpochExhausted{kHeldOutEpoch});
   }
 
-  int node_of(int target) const { return parts_.targets[static_cast<size_t>(target)].node; }
+  int node_of(int target) const { return target_nodes_[static_cast<size_t>(target)]; }
 
   int64_t epoch_of(int64_t step) const { return parts_.setup->steps.at(step).epoch; }
 
@@ -165,9 +191,8 @@ class Sampler {
       const WorkUnit& unit = production->unit;
       self_->send(peers_->supervisor, TargetWork{target, unit.id, true, 0, 0});
       parts_.activity->target_leased(target, new_bucket(unit.id));
-      self_->send(
-          peers_->targets[static_cast<size_t>(target)],
-          Produce{unit.id, unit.step, production->lease, production->generation, unit.bytes});
+      self_->send(peers_->targets[target], Produce{unit.id, unit.step, production->lease,
+                                                   production->generation, unit.bytes});
     }
     const Occupation why = policy_.out_of_work() ? Occupation::kWork : Occupation::kRoom;
     for (const int target : idle_) parts_.activity->target_waits(target, why);
@@ -202,11 +227,12 @@ class Sampler {
   caf::event_based_actor* self_;
   RunParts& parts_;
   PeersPtr peers_;
-  const Homes homes_;
+  std::vector<int> target_nodes_;
+  Homes homes_;
   StoreCredits store_credits_;
   WorkSequence sequence_;
   SamplerPolicy policy_;
-  std::set<int> idle_, lost_;                // targets
+  std::set<int> idle_, lost_, retiring_;     // targets
   std::map<MicroBatchId, int64_t> buckets_;  // of what is handed out and not freed
   int64_t held_out_left_;
   int64_t rewinds_ = 0;
@@ -233,6 +259,8 @@ caf::actor start_sampler(caf::actor_system& system, RunParts& parts, PeersPtr pe
             sampler->tell_held_out(message.number);
           }
         },
+        [sampler](const WorkerAdded& message) { sampler->added(message); },
+        [sampler](const WorkerRetired& message) { sampler->retired(message); },
         [sampler](const NodeLost& message) { sampler->node_lost(message.node); },
         [sampler](const ProduceAgain& message) { sampler->produce_again(message); },
         [sampler](const Rewind& message) { sampler->rewind(message.step); },

@@ -29,7 +29,7 @@ class Orders final : public RunOrders {
     for (int trainer : members) tell({trainer}, Evaluate{step, round, first++, stride});
   }
   void snapshot(int trainer, int64_t step) override {
-    snapshot_trainer_ = static_cast<size_t>(trainer);
+    snapshot_trainer_ = trainer;
     tell({trainer}, TakeSnapshot{step});
   }
   void regroup(const Trainers& members, int64_t membership) override {
@@ -51,12 +51,22 @@ class Orders final : public RunOrders {
   void target_ready(int target) override {
     self_->send(peers_->sampler, WorkerReady{WorkerKind::kTarget, target});
   }
+  void worker_added(WorkerKind kind, int number, int node) override {
+    const WorkerAdded message{kind, number, node, {}};
+    self_->send(peers_->sampler, message);
+    self_->send(peers_->mailbox, message);
+  }
+  void worker_retired(WorkerKind kind, int number) override {
+    const WorkerRetired message{kind, number};
+    self_->send(peers_->sampler, message);
+    self_->send(peers_->mailbox, message);
+  }
   void node_lost(int node) override { self_->send(peers_->sampler, NodeLost{node}); }
   void rewind(int64_t step) override { self_->send(peers_->sampler, Rewind{step}); }
 
   void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) override {
     RunParts& parts = world_.parts;
-    if (!parts.trainers[snapshot_trainer_].trainer) {  // In another process, with the snapshot.
+    if (is_elsewhere(snapshot_trainer_)) {  // In another process, with the snapshot.
       WriteCheckpoint order;
       order.step = step;
       order.prove = prove;
@@ -72,7 +82,7 @@ class Orders final : public RunOrders {
 
   /// The step whose checkpoint `trainer` was writing when it was lost, which nobody ends now.
   std::optional<int64_t> lost_checkpoint(int trainer) {
-    if (static_cast<size_t>(trainer) != snapshot_trainer_) return std::nullopt;
+    if (trainer != snapshot_trainer_) return std::nullopt;
     return std::exchange(written_elsewhere_, std::nullopt);
   }
   void checkpoint_written() { written_elsewhere_.reset(); }
@@ -121,14 +131,19 @@ class Orders final : public RunOrders {
   template <class Message>
   void tell(const Trainers& trainers, const Message& message) {
     for (int trainer : trainers) {
-      self_->send(peers_->trainers[static_cast<size_t>(trainer)], message);
+      self_->send(peers_->trainers[trainer], message);
     }
+  }
+  bool is_elsewhere(int trainer) const {
+    const std::vector<TrainerPlace>& here = world_.parts.trainers;
+    return static_cast<size_t>(trainer) >= here.size() ||
+           !here[static_cast<size_t>(trainer)].trainer;
   }
 
   caf::event_based_actor* self_;
   SupervisorWorld world_;
   PeersPtr peers_;
-  size_t snapshot_trainer_ = 0;               // that took the last one
+  int snapshot_trainer_ = 0;                  // that took the last one
   std::optional<int64_t> written_elsewhere_;  // the step that it is writing in its own process
   std::optional<Status> pending_finish_;
 };
@@ -146,12 +161,12 @@ class Shell {
     const auto watch = [this](const caf::actor& actor) { self_->monitor(actor); };
     watch(peers_->sampler);
     watch(peers_->mailbox);
-    for (const caf::actor& target : peers_->targets) watch(target);
-    for (const caf::actor& trainer : peers_->trainers) watch(trainer);
+    for (const caf::actor& target : peers_->targets.all()) watch(target);
+    for (const caf::actor& trainer : peers_->trainers.all()) watch(trainer);
     const Begin begin{orders_.world().parts.progress.step};
     self_->send(peers_->sampler, begin);
-    for (const caf::actor& target : peers_->targets) self_->send(target, begin);
-    for (const caf::actor& trainer : peers_->trainers) self_->send(trainer, begin);
+    for (const caf::actor& target : peers_->targets.all()) self_->send(target, begin);
+    for (const caf::actor& trainer : peers_->trainers.all()) self_->send(trainer, begin);
     supervisor_.start();
     tick_later();
   }
@@ -223,6 +238,21 @@ class Shell {
       activity().restarted(message.kind, message.number);
     }
     supervisor_.worker_ready(message.kind, message.number);
+  }
+
+  void worker_added(const WorkerAdded& message) {
+    activity().added(message.kind, message.device);
+    self_->monitor(message.kind == WorkerKind::kTarget ? peers_->targets[message.number]
+                                                       : peers_->trainers[message.number]);
+    supervisor_.worker_added(message.kind, message.number, message.node, message.device);
+  }
+
+  void worker_retired(const WorkerRetired& message) {
+    // A target is told to be lost when it is.
+    if (message.kind == WorkerKind::kTrainer && supervisor_.there(message.kind, message.number)) {
+      activity().lost(message.kind, message.number);
+    }
+    supervisor_.worker_retired(message.kind, message.number);
   }
 
   void queued_again(const QueuedAgain& message) {
@@ -327,6 +357,8 @@ caf::message_handler member_handlers(const std::shared_ptr<Shell>& shell) {
   return {
       [shell](const WorkerLost& m) { shell->worker_lost(m), shell->settle(); },
       [shell](const WorkerReady& m) { shell->worker_ready(m), shell->settle(); },
+      [shell](const WorkerAdded& m) { shell->worker_added(m); },
+      [shell](const WorkerRetired& m) { shell->worker_retired(m), shell->settle(); },
       [shell, s](const NodeLost& m) { s->node_lost(m.node), shell->settle(); },
       [shell](const QueuedAgain& m) { shell->queued_again(m); },
       [s](const Regrouped& m) { s->regrouped(m.trainer, m.membership); },

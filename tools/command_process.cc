@@ -65,12 +65,12 @@ Result<RunSummary> start_and_run(ServiceRun& run, RunReporter& reporter, FileSys
 }
 
 /// Measures the drafter of a run that is done, where its first target's device is of this node.
-Status report(ServiceRun& run, const RunSummary& summary, const std::string& node) {
+Status report(ServiceRun& run, const RunSummary& summary) {
   Printer out(stdout);
-  if (run.placement().targets.front().node != node) {
+  if (!run.measures_here()) {
     out.print(
-        "no report: the first target's device is of another node; `percheron evaluate` "
-        "measures the drafter\n");
+        "no report: the first target's device is of another node, or was taken out; "
+        "`percheron evaluate` measures the drafter\n");
     return out.status();
   }
   run.end_workers();
@@ -93,7 +93,7 @@ Status supervise(FrameLink& daemon, const proto::StartSupervisor& order, RunRepo
     return summary.status();
   }
   if (!summary->stopped_early) {
-    const Status reported = report(*run, *summary, order.node());
+    const Status reported = report(*run, *summary);
     if (!reported.ok()) log_error("no report: {}", reported.message());
     reporter.set_state(proto::RunReport::DONE,
                        "drafter: " + (summary->best_checkpoint.empty() ? summary->latest_checkpoint

@@ -30,6 +30,8 @@ struct RunArguments {
   std::string run;
   std::string config, name, device;
   std::vector<std::string> overrides;
+  std::vector<std::string> targets, trainers;  // "+node/cuda:0" or "-node/cuda:0"
+  double timeout = std::chrono::duration<double>(kOrderTimeout).count();
   bool json = false, follow = false, now = false, release_devices = false;
 };
 using ArgumentsPtr = std::shared_ptr<RunArguments>;
@@ -110,6 +112,53 @@ Status order(const RunArguments& arguments, proto::RunOrder::Kind kind) {
   if (arguments.json) {
     const nlohmann::ordered_json json{
         {"run", arguments.run}, {"step", reply.step()}, {"text", reply.text()}};
+    out.print("{}\n", json.dump());
+  } else {
+    out.print("run {} {} (step {})\n", arguments.run, reply.text(), reply.step());
+  }
+  return out.status();
+}
+
+/// Devices that are given as "+alpha/cuda:0" or "-alpha/cuda:0".
+Status read_signed(const char* option, const std::vector<std::string>& values,
+                   google::protobuf::RepeatedPtrField<std::string>& added,
+                   google::protobuf::RepeatedPtrField<std::string>& removed) {
+  for (const std::string& value : values) {
+    if (value.size() < 2 || (value.front() != '+' && value.front() != '-')) {
+      return invalid_argument(
+          fmt::format("{} {}: write +DEVICE to add it or -DEVICE to take it out", option, value));
+    }
+    (value.front() == '+' ? added : removed).Add(value.substr(1));
+  }
+  return ok_status();
+}
+
+Status scale(const RunArguments& arguments) {
+  proto::ControlRequest request;
+  proto::OrderScale& order = *request.mutable_scale();
+  order.set_run(arguments.run);
+  order.set_timeout_seconds(arguments.timeout);
+  proto::ScaleRun& change = *order.mutable_change();
+  PERCHERON_RETURN_IF_ERROR(read_signed("--targets", arguments.targets,
+                                        *change.mutable_add_targets(),
+                                        *change.mutable_remove_targets()));
+  PERCHERON_RETURN_IF_ERROR(read_signed("--trainers", arguments.trainers,
+                                        *change.mutable_add_trainers(),
+                                        *change.mutable_remove_trainers()));
+  if (arguments.targets.empty() && arguments.trainers.empty()) {
+    return invalid_argument("nothing is to be changed: give --targets or --trainers");
+  }
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
+  Printer out(stdout);
+  if (arguments.json) {
+    const std::vector<std::string> targets(reply.targets().begin(), reply.targets().end());
+    const std::vector<std::string> trainers(reply.trainers().begin(), reply.trainers().end());
+    const nlohmann::ordered_json json{{"run", arguments.run},
+                                      {"step", reply.step()},
+                                      {"text", reply.text()},
+                                      {"targets", targets},
+                                      {"trainers", trainers}};
     out.print("{}\n", json.dump());
   } else {
     out.print("run {} {} (step {})\n", arguments.run, reply.text(), reply.step());
@@ -209,6 +258,22 @@ void add_run_commands(CLI::App& app, Command& chosen) {
   command->add_option("run", arguments->run, "The run")->required();
   command->add_flag("--now", arguments->now,
                     "At once: the steps since the last checkpoint are lost");
+  add_json(command, arguments);
+
+  command = add_command(app, chosen, "scale", "Give a run other devices while it goes on",
+                        arguments, scale);
+  command->add_option("run", arguments->run, "The run")->required();
+  command
+      ->add_option("--targets", arguments->targets,
+                   "+NODE/cuda:0 adds a target there, -NODE/cuda:0 takes it out; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--trainers", arguments->trainers, "Likewise of trainers")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--timeout", arguments->timeout,
+                   "Seconds to wait until it is so; the order stands after that")
+      ->check(CLI::Range(1.0, arguments->timeout))
+      ->capture_default_str();
   add_json(command, arguments);
 
   command = add_command(app, chosen, "logs", "Print what a run has said", arguments, logs);

@@ -132,7 +132,7 @@ void NodeDaemon::child_ended(const ChildPtr& child, bool well, const std::string
              child->endpoint.device(), child->endpoint.run(), how);
     if (child->endpoint.kind() == proto::Endpoint::SUPERVISOR) {
       supervisor_ended_locked(child, well, how);
-    } else if (!child->unwanted) {
+    } else if (!child->unwanted || child->tell_end) {
       *told.mutable_to() = endpoint_of(child->worker.supervisor_node(), proto::Endpoint::SUPERVISOR,
                                        child->endpoint.run());
       *told.mutable_from() = child->endpoint;
@@ -208,6 +208,7 @@ void NodeDaemon::take(const proto::Frame& frame, FileDescriptor fd) {
       *reply.mutable_to() = frame.from();
       *reply.mutable_from() =
           endpoint_of(options_.name, proto::Endpoint::WORKER, run, frame.spawn().worker().device());
+      reply.mutable_loaded()->set_attempt(frame.spawn().worker().attempt());
       reply.mutable_loaded()->set_error(spawned.message());
       return route(std::move(reply));
     }
@@ -226,6 +227,11 @@ void NodeDaemon::take(const proto::Frame& frame, FileDescriptor fd) {
       const std::lock_guard lock(mutex_);
       return take_report_locked(run, frame.report());
     }
+    case proto::Frame::kPlacement: {
+      const std::lock_guard lock(mutex_);
+      return take_placement_locked(run, frame.placement());
+    }
+    case proto::Frame::kEndWorker: return end_worker(frame);
     case proto::Frame::kOrderReply: {
       const std::lock_guard lock(mutex_);
       const auto order = orders_.find(frame.order_reply().request());
@@ -262,17 +268,14 @@ void NodeDaemon::node_lost(const std::string& node) {
   std::vector<proto::Frame> frames;
   {
     const std::lock_guard lock(mutex_);
-    for (proto::RunRecord* record : book_.all()) {
-      for (const std::string& device : devices_locked(*record)) {
-        if (device.substr(0, device.find('/')) != node) continue;
-        proto::Frame frame;
-        *frame.mutable_to() = endpoint_of(options_.name, proto::Endpoint::SUPERVISOR, record->id());
-        *frame.mutable_from() = endpoint_of(node, proto::Endpoint::DAEMON, record->id());
-        frame.mutable_ended()->set_device(device.substr(device.find('/') + 1));
-        frame.mutable_ended()->set_how("node " + node + " can't be reached");
-        frame.mutable_ended()->set_unreachable(true);
-        frames.push_back(std::move(frame));
-      }
+    for (const auto& [key, child] : children_) {
+      if (child->endpoint.kind() != proto::Endpoint::SUPERVISOR) continue;
+      proto::Frame frame;  // of no device: of all that the run has there
+      *frame.mutable_to() = child->endpoint;
+      *frame.mutable_from() = endpoint_of(node, proto::Endpoint::DAEMON, child->endpoint.run());
+      frame.mutable_ended()->set_how("node " + node + " can't be reached");
+      frame.mutable_ended()->set_unreachable(true);
+      frames.push_back(std::move(frame));
     }
     // The supervisor of these is on the lost node: it starts new ones when it is back.
     for (const auto& [key, child] : children_) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "actors/node/linked_process.h"
 #include "actors/node/run_book.h"
 #include "actors/service/frame_link.h"
+#include "actors/service/placement_change.h"
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "base/status.h"
@@ -91,6 +93,7 @@ class NodeDaemon {
     bool heard_out = false;  // nothing more comes from it
     bool ended = false;      // reaped; to be destroyed by tick()
     bool unwanted = false;   // was told to end
+    bool tell_end = false;   // its end is told all the same
     double kill_at = 0;      // when it is ended by force; 0 = not
   };
   using ChildPtr = std::shared_ptr<Child>;
@@ -135,10 +138,28 @@ class NodeDaemon {
   Status list(const proto::ListRuns& list, proto::ControlReply& reply);
   Status order(const proto::OrderRun& order, std::chrono::milliseconds timeout,
                proto::ControlReply& reply);
+  /// Gives a run's supervisor an order and waits for the answer; none if it ends without one.
+  /// kUnavailable after `timeout`. Lets go of the lock meanwhile.
+  Result<std::optional<proto::RunOrderReply>> ask_supervisor(std::unique_lock<std::mutex>& lock,
+                                                             const std::string& run,
+                                                             proto::Frame frame,
+                                                             std::chrono::milliseconds timeout);
   bool has_supervisor_locked(const std::string& run);
+  /// kNotFound for a node that this cluster does not have.
+  Status check_nodes(const std::vector<std::string>& nodes);
   Status order_idle_run_locked(proto::RunRecord& record, const proto::RunOrder& order,
                                proto::ControlReply& reply);
   Status read_log(const proto::ReadLog& read, proto::ControlReply& reply);
+
+  // Of devices that come and go, in node_scale.cc.
+  Status scale(const proto::OrderScale& order, std::chrono::milliseconds timeout,
+               proto::ControlReply& reply);
+  Status scale_idle_run_locked(proto::RunRecord& record, const PlacementChange& change);
+  Status check_change(const std::string& run, const PlacementChange& change);
+  /// The run that has a device, by "node/cpu:0", as far as this node knows.
+  std::map<std::string, std::string> owners_in_cluster();
+  void take_placement_locked(const std::string& run, const proto::RunPlacement& placement);
+  void end_worker(const proto::Frame& frame);
 
   void tick();
   PeerLinks* peers() const { return peers_.load(); }

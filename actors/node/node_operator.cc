@@ -6,6 +6,7 @@
 #include <fstream>
 #include <utility>
 
+#include "actors/node/endpoint.h"
 #include "actors/node/node_daemon.h"
 #include "actors/service/placement.h"
 
@@ -55,14 +56,20 @@ std::string NodeDaemon::node_of(const std::string& run) {
 
 proto::ControlReply NodeDaemon::answer(const proto::ControlRequest& request,
                                        std::chrono::milliseconds timeout) {
-  const std::string run = request.has_order()  ? request.order().run()
-                          : request.has_log()  ? request.log().run()
-                          : request.has_list() ? request.list().run()
-                                               : std::string();
+  const std::string run = request.has_order()   ? request.order().run()
+                          : request.has_scale() ? request.scale().run()
+                          : request.has_log()   ? request.log().run()
+                          : request.has_list()  ? request.list().run()
+                                                : std::string();
   const bool here = request.has_list() && request.list().only_here();
   const std::string node = here ? std::string() : node_of(run);
+  if (request.scale().timeout_seconds() > 0) {
+    timeout = std::min(
+        timeout,
+        std::chrono::milliseconds(static_cast<int64_t>(request.scale().timeout_seconds() * 1000)));
+  }
   if (node.empty()) return answer_here(request, timeout);
-  Result<proto::ControlReply> theirs = peers()->ask(node, request, timeout);
+  Result<proto::ControlReply> theirs = peers()->ask(node, request, timeout + kAskTimeout);
   proto::ControlReply reply;
   if (theirs.ok()) reply = *theirs;
   reply.set_request(request.request());
@@ -107,6 +114,7 @@ proto::ControlReply NodeDaemon::answer_here(const proto::ControlRequest& request
     }
     case proto::ControlRequest::kList: status = list(request.list(), reply); break;
     case proto::ControlRequest::kOrder: status = order(request.order(), timeout, reply); break;
+    case proto::ControlRequest::kScale: status = scale(request.scale(), timeout, reply); break;
     case proto::ControlRequest::kLog: status = read_log(request.log(), reply); break;
     case proto::ControlRequest::BODY_NOT_SET: status = invalid_argument("an empty request");
   }
@@ -120,19 +128,7 @@ Result<std::string> NodeDaemon::submit(const proto::SubmitRun& submit) {
   if (submit.config().output().directory().empty()) {
     return invalid_argument("output.directory is missing: say where the run's files shall go");
   }
-  for (const std::string& node : placement.nodes()) {
-    if (node == options_.name) continue;
-    std::vector<std::string> known = {options_.name};
-    bool found = false;
-    for (const proto::NodeRecord& record :
-         peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
-      found = found || record.name() == node;
-      known.push_back(record.name());
-    }
-    if (found) continue;
-    return not_found(fmt::format("placement names node '{}', which this cluster does not have: {}",
-                                 node, fmt::join(known, ", ")));
-  }
+  PERCHERON_RETURN_IF_ERROR(check_nodes(placement.nodes()));
   const std::lock_guard lock(mutex_);
   if (shutting_down_) return unavailable("node " + options_.name + " is shutting down");
   for (proto::RunRecord* other : book_.all()) {
@@ -148,6 +144,20 @@ Result<std::string> NodeDaemon::submit(const proto::SubmitRun& submit) {
   const std::string id = record->id();
   start_queued_locked();
   return id;
+}
+
+Status NodeDaemon::check_nodes(const std::vector<std::string>& nodes) {
+  std::vector<std::string> known = {options_.name};
+  for (const proto::NodeRecord& record :
+       peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
+    known.push_back(record.name());
+  }
+  for (const std::string& node : nodes) {
+    if (std::find(known.begin(), known.end(), node) != known.end()) continue;
+    return not_found(fmt::format("placement names node '{}', which this cluster does not have: {}",
+                                 node, fmt::join(known, ", ")));
+  }
+  return ok_status();
 }
 
 bool NodeDaemon::has_supervisor_locked(const std::string& run) {
@@ -213,37 +223,45 @@ Status NodeDaemon::order(const proto::OrderRun& order, std::chrono::milliseconds
     return order_idle_run_locked(*record, order.order(), reply);
   }
   proto::Frame frame;
-  frame.mutable_to()->set_node(options_.name);
-  frame.mutable_to()->set_kind(proto::Endpoint::SUPERVISOR);
-  frame.mutable_to()->set_run(order.run());
   *frame.mutable_order() = order.order();
-  const uint64_t number = next_order_++;
-  frame.mutable_order()->set_request(number);
-  orders_[number] = {};
   if (order.order().kind() == proto::RunOrder::PAUSE && order.order().release_devices()) {
     record->set_released(true);  // How its supervisor's end is to be understood.
   }
-  lock.unlock();
-  route(std::move(frame));
-  lock.lock();
-  const bool told = changed_.wait_for(lock, timeout, [&] {
-    return orders_[number].answered || !has_supervisor_locked(order.run());
-  });
-  const Order answer = orders_[number];
-  orders_.erase(number);
-  if (answer.answered) {
-    reply.set_text(answer.reply.text());
-    reply.set_step(answer.reply.step());
-    return answer.reply.has_error() ? failed_precondition(answer.reply.error()) : ok_status();
-  }
-  if (!told) {
-    return unavailable(fmt::format("run {} has not answered within {:.0f} s; the order stands",
-                                   order.run(), static_cast<double>(timeout.count()) * 1e-3));
+  PERCHERON_ASSIGN_OR_RETURN(const std::optional<proto::RunOrderReply> answer,
+                             ask_supervisor(lock, order.run(), std::move(frame), timeout));
+  if (answer) {
+    reply.set_text(answer->text());
+    reply.set_step(answer->step());
+    return answer->has_error() ? failed_precondition(answer->error()) : ok_status();
   }
   // It ended without an answer: by itself, or by its death.
   record = book_.find(order.run());
   if (!record) return not_found("run " + order.run() + " is forgotten");
   return order_idle_run_locked(*record, order.order(), reply);
+}
+
+Result<std::optional<proto::RunOrderReply>> NodeDaemon::ask_supervisor(
+    std::unique_lock<std::mutex>& lock, const std::string& run, proto::Frame frame,
+    std::chrono::milliseconds timeout) {
+  *frame.mutable_to() = endpoint_of(options_.name, proto::Endpoint::SUPERVISOR, run);
+  const uint64_t number = next_order_++;
+  if (frame.has_scale()) {
+    frame.mutable_scale()->set_request(number);
+  } else {
+    frame.mutable_order()->set_request(number);
+  }
+  orders_[number] = {};
+  lock.unlock();
+  route(std::move(frame));
+  lock.lock();
+  const bool told = changed_.wait_for(
+      lock, timeout, [&] { return orders_[number].answered || !has_supervisor_locked(run); });
+  const Order answer = orders_[number];
+  orders_.erase(number);
+  if (answer.answered) return std::optional(answer.reply);
+  if (told) return std::optional<proto::RunOrderReply>();
+  return unavailable(fmt::format("run {} has not answered within {:.0f} s; the order stands", run,
+                                 static_cast<double>(timeout.count()) * 1e-3));
 }
 
 Status NodeDaemon::read_log(const proto::ReadLog& read, proto::ControlReply& reply) {

@@ -34,9 +34,12 @@ void NodeDaemon::supervisor_ended_locked(const ChildPtr& child, bool well, const
   proto::RunReport& report = *record->mutable_report();
   end_run_locked(run);
   if (peers()) {
+    std::set<std::string> nodes(record->former_nodes().begin(), record->former_nodes().end());
     for (const std::string& device : devices_locked(*record)) {
-      const std::string node = device.substr(0, device.find('/'));
-      if (node == options_.name) continue;
+      nodes.insert(device.substr(0, device.find('/')));
+    }
+    nodes.erase(options_.name);
+    for (const std::string& node : nodes) {
       proto::Frame frame;
       *frame.mutable_to() = endpoint_of(node, proto::Endpoint::DAEMON, "");
       *frame.mutable_from() = child->endpoint;
@@ -46,6 +49,7 @@ void NodeDaemon::supervisor_ended_locked(const ChildPtr& child, bool well, const
         log_warning("{} is not told that run {} ended: {}", node, run, sent.message());
     }
   }
+  record->clear_former_nodes();
   if (run_is_over(report.state()) || record->released()) {
     record->set_ended(clock_.unix_seconds());
   } else if (shutting_down_) {

@@ -36,6 +36,9 @@ class Credits final : public CreditSource {
  public:
   /// `bytes_max`: the limit of each node.
   explicit Credits(std::vector<uint64_t> bytes_max);
+  /// One more node, with the next number.
+  void add_node(uint64_t bytes_max) { nodes_.push_back({bytes_max, 0, 0, {}}); }
+  int nodes() const { return static_cast<int>(nodes_.size()); }
 
   /// kInvalidArgument, naming features.bytes_max and the least value that works, if a step of
   /// `step_bytes` does not fit at once.

@@ -29,6 +29,13 @@ std::vector<WorkerActivity> activities(const std::vector<Worker>& workers, doubl
   return result;
 }
 
+// Workers that are not away.
+template <class Worker>
+size_t here(const std::vector<Worker>& workers) {
+  return static_cast<size_t>(
+      std::ranges::count_if(workers, [](const Worker& worker) { return !worker.away; }));
+}
+
 // Samples of all workers together in a second, if all compute without a pause.
 double capacity(int64_t samples, double compute_seconds, size_t workers) {
   return compute_seconds > 0
@@ -206,9 +213,9 @@ void RunActivity::sample(double now) {
   times.queued_later = kept_.mailbox.queued_later;
   kept_.bottleneck = judge_.judge(times);
   kept_.capture_samples_per_second = capacity(last.target_samples - first.target_samples,
-                                              times.targets[Occupation::kCompute], targets_.size());
+                                              times.targets[Occupation::kCompute], here(targets_));
   kept_.train_samples_per_second = capacity(last.trainer_samples - first.trainer_samples,
-                                            times.trainers[Occupation::kCompute], trainers_.size());
+                                            times.trainers[Occupation::kCompute], here(trainers_));
 }
 
 void RunActivity::tick(const StoreState& store) {
@@ -221,6 +228,13 @@ void RunActivity::tick(const StoreState& store) {
   kept_.store.cache_hits = hits;
   kept_.store.cache_misses = misses;
   if (window_.empty() || now - window_.back().time >= kSampleSeconds) sample(now);
+}
+
+void RunActivity::added(WorkerKind kind, const std::string& device) {
+  const std::lock_guard lock(mutex_);
+  auto& workers = kind == WorkerKind::kTarget ? targets_ : trainers_;
+  workers.push_back({device, OccupationClock(now())});
+  workers.back().away = true;
 }
 
 void RunActivity::lost(WorkerKind kind, int number) {

@@ -132,6 +132,8 @@ class RunActivity {
   /// Now and then, with what the store holds.
   void tick(const StoreState& store);
 
+  /// One more worker, with the next number: until it is restarted() it is away.
+  void added(WorkerKind kind, const std::string& device);
   /// A worker is dead: until it is restarted, what is said of it counts no more.
   void lost(WorkerKind kind, int number);
   void restarted(WorkerKind kind, int number);

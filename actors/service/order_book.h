@@ -59,7 +59,7 @@ class OrderBook {
 };
 
 /// Tells an OrderBook and another observer what happens.
-class AnsweringObserver final : public RunObserver {
+class AnsweringObserver : public RunObserver {
  public:
   /// Both are borrowed.
   AnsweringObserver(RunObserver& next, OrderBook& orders) : next_(next), orders_(orders) {}

@@ -54,17 +54,33 @@ Result<std::vector<PlacedDevice>> read_entry(const char* key, const std::string&
 template <class Entries>
 Result<std::vector<PlacedDevice>> read_entries(const char* key, const Entries& entries,
                                                const std::string& own_node) {
+  if (entries.empty()) return std::vector{PlacedDevice{own_node, DeviceId{DeviceKind::kCpu, 0}}};
+  return read_devices(key, {entries.begin(), entries.end()}, own_node);
+}
+
+}  // namespace
+
+Result<std::vector<PlacedDevice>> read_devices(const char* key,
+                                               const std::vector<std::string>& entries,
+                                               const std::string& own_node) {
   std::vector<PlacedDevice> devices;
   for (const std::string& value : entries) {
     PERCHERON_ASSIGN_OR_RETURN(const std::vector<PlacedDevice> some,
                                read_entry(key, value, own_node));
     devices.insert(devices.end(), some.begin(), some.end());
   }
-  if (devices.empty()) devices.push_back({own_node, DeviceId{DeviceKind::kCpu, 0}});
   return devices;
 }
 
-}  // namespace
+Status check_trainer_nodes(const proto::Run& run, const ClusterPlacement& placement) {
+  std::set<std::string> nodes;
+  for (const PlacedDevice& placed : placement.trainers) nodes.insert(placed.node);
+  if (nodes.size() <= 1 || run.cluster().trusted_network()) return ok_status();
+  return invalid_argument(
+      "placement.trainers are on several nodes, and what they sum is not encrypted: set "
+      "cluster.collective_interface to a network that nobody else reaches, and "
+      "cluster.trusted_network: true");
+}
 
 std::string ClusterPlacement::Roles::text() const {
   std::vector<std::string> roles;
@@ -119,14 +135,7 @@ Result<ClusterPlacement> read_placement(const proto::Run& run, const std::string
                              read_entries("targets", run.placement().targets(), own_node));
   PERCHERON_ASSIGN_OR_RETURN(placement.trainers,
                              read_entries("trainers", run.placement().trainers(), own_node));
-  std::set<std::string> nodes;
-  for (const PlacedDevice& placed : placement.trainers) nodes.insert(placed.node);
-  if (nodes.size() > 1 && !run.cluster().trusted_network()) {
-    return invalid_argument(
-        "placement.trainers are on several nodes, and what they sum is not encrypted: set "
-        "cluster.collective_interface to a network that nobody else reaches, and "
-        "cluster.trusted_network: true");
-  }
+  PERCHERON_RETURN_IF_ERROR(check_trainer_nodes(run, placement));
   return placement;
 }
 

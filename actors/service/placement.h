@@ -40,6 +40,14 @@ struct ClusterPlacement {
 /// the key and the value; a placement.tensor_parallel other than 1 is one.
 Result<ClusterPlacement> read_placement(const proto::Run& run, const std::string& own_node);
 
+/// The devices of `entries` of placement.`key`, as read_placement() reads them; at least one entry.
+Result<std::vector<PlacedDevice>> read_devices(const char* key,
+                                               const std::vector<std::string>& entries,
+                                               const std::string& own_node);
+
+/// kInvalidArgument where trainers are on several nodes and cluster.trusted_network is not true.
+Status check_trainer_nodes(const proto::Run& run, const ClusterPlacement& placement);
+
 /// `run` with its placement as one process knows it: devices without nodes.
 proto::Run without_nodes(const proto::Run& run, const ClusterPlacement& placement);
 

@@ -69,16 +69,12 @@ std::map<std::string, Decoder> decoders(TypeList<Types...>) {
 
 // The actor of a message, or none.
 caf::actor addressee(const proto::ActorMessage& message, const Peers& peers) {
-  const auto numbered = [&](const std::vector<caf::actor>& actors) {
-    const auto number = static_cast<size_t>(message.number());
-    return number < actors.size() ? actors[number] : caf::actor();
-  };
   switch (message.role()) {
     case proto::ActorMessage::SUPERVISOR: return peers.supervisor;
     case proto::ActorMessage::SAMPLER: return peers.sampler;
     case proto::ActorMessage::MAILBOX: return peers.mailbox;
-    case proto::ActorMessage::TARGET: return numbered(peers.targets);
-    case proto::ActorMessage::TRAINER: return numbered(peers.trainers);
+    case proto::ActorMessage::TARGET: return peers.targets[message.number()];
+    case proto::ActorMessage::TRAINER: return peers.trainers[message.number()];
   }
   return {};
 }

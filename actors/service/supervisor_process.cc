@@ -15,6 +15,7 @@
 #include "actors/run_fingerprint.h"
 #include "actors/service/order_book.h"
 #include "actors/service/remote_actors.h"
+#include "actors/service/scaler.h"
 #include "actors/service/worker_set.h"
 #include "base/log.h"
 #include "data/transport/random_bytes.h"
@@ -45,17 +46,39 @@ class ReleasedFeatures final : public FeatureExchange {
 // at the start.
 class NodeCredits final : public CreditSource {
  public:
-  NodeCredits(size_t nodes, uint64_t bytes_max)
-      : credits_(std::vector<uint64_t>(nodes, bytes_max)) {}
+  explicit NodeCredits(uint64_t bytes_max) : bytes_max_(bytes_max), credits_({}) {}
 
   bool try_grant(int node, const WorkUnit& unit, int64_t open_step) override {
+    know(node);
     return unit.id.epoch == kHeldOutEpoch || credits_.try_grant(node, unit, open_step);
   }
   void release(MicroBatchId id) override { credits_.release(id); }
-  void node_lost(int node) override { credits_.node_lost(node); }
+  void node_lost(int node) override {
+    know(node);
+    credits_.node_lost(node);
+  }
 
  private:
+  // Nodes may come while the run goes on.
+  void know(int node) {
+    while (credits_.nodes() <= node) credits_.add_node(bytes_max_);
+  }
+
+  const uint64_t bytes_max_;
   Credits credits_;
+};
+
+class ServiceObserver final : public AnsweringObserver {
+ public:
+  ServiceObserver(RunObserver& next, OrderBook& orders, Scaler& scaler)
+      : AnsweringObserver(next, orders), scaler_(scaler) {}
+  void on_workers(const WorkersReport& report) override {
+    AnsweringObserver::on_workers(report);
+    scaler_.on_workers(report);
+  }
+
+ private:
+  Scaler& scaler_;
 };
 
 class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
@@ -66,13 +89,7 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
         order_(order),
         placement_(std::move(placement)),
         setup_(std::move(setup)),
-        nodes_(placement_.nodes()),
-        orders_(control_,
-                [this](const proto::RunOrderReply& reply) {
-                  proto::Frame frame;
-                  *frame.mutable_order_reply() = reply;
-                  send_to_daemon(order_.node(), std::move(frame));
-                }),
+        orders_(control_, [this](const proto::RunOrderReply& reply) { answer(reply); }),
         workers_(
             placement_, start_of_workers(),
             {[this](const PlacedDevice& to, proto::Frame frame) { send(to, std::move(frame)); },
@@ -80,15 +97,30 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
                send_to_daemon(node, std::move(frame));
              }},
             control_, clock),
+        scaler_(placement_, order.config(), order.node(), workers_, control_,
+                {[this](const proto::RunOrderReply& reply) { answer(reply); },
+                 [this](const proto::RunPlacement& placement) {
+                   proto::Frame frame;
+                   *frame.mutable_placement() = placement;
+                   send_to_daemon(order_.node(), std::move(frame));
+                 },
+                 [this](WorkerKind kind, int number, const PlacedDevice& placed) {
+                   start_remote(kind, number, placed);
+                 }}),
         reader_([this] { read(); }) {}
   ~ServiceRunImpl() override {
     workers_.stop();
+    scaler_.stop();
     daemon_.close();
     reader_.join();
   }
 
   const std::shared_ptr<const RunSetup>& setup() const override { return setup_; }
-  const ClusterPlacement& placement() const override { return placement_; }
+  bool measures_here() const override {
+    const PlacedDevice& first = placement_.targets.front();
+    const std::vector<PlacedDevice> now = scaler_.placement().targets;
+    return first.node == order_.node() && std::ranges::find(now, first) != now.end();
+  }
   OrderBook& orders() override { return orders_; }
   std::vector<proto::WorkerState> workers() override { return workers_.states(); }
   Result<std::unique_ptr<RunParts>> start_workers(const RunEnvironment& environment) override;
@@ -107,21 +139,23 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
   void send_to_daemon(const std::string& node, proto::Frame frame);
   proto::Endpoint self() const;
   void release(const PlannedStep& step);
-  int node_number(const std::string& node) const;
+  void answer(const proto::RunOrderReply& reply);
+  void start_remote(WorkerKind kind, int number, const PlacedDevice& placed);
 
   FrameLink& daemon_;
   const proto::StartSupervisor order_;
-  const ClusterPlacement placement_;
+  const ClusterPlacement placement_;  // at the start; later ones are the scaler's
   const std::shared_ptr<const RunSetup> setup_;
-  const std::vector<std::string> nodes_;
   std::string rendezvous_;  // directory in which trainers find each other
   RunControl control_;
   OrderBook orders_;
   WorkerSet workers_;
+  Scaler scaler_;
 
   std::mutex peers_mutex_;
-  std::shared_ptr<Peers> peers_;  // null unless actors run
-  std::thread reader_;            // last: it uses the others
+  std::shared_ptr<Peers> peers_;         // null unless actors run
+  caf::actor_system* system_ = nullptr;  // likewise
+  std::thread reader_;                   // last: it uses the others
 };
 
 proto::StartWorker ServiceRunImpl::start_of_workers() const {
@@ -140,8 +174,10 @@ proto::Endpoint ServiceRunImpl::self() const {
   return self;
 }
 
-int ServiceRunImpl::node_number(const std::string& node) const {
-  return static_cast<int>(std::find(nodes_.begin(), nodes_.end(), node) - nodes_.begin());
+void ServiceRunImpl::answer(const proto::RunOrderReply& reply) {
+  proto::Frame frame;
+  *frame.mutable_order_reply() = reply;
+  send_to_daemon(order_.node(), std::move(frame));
 }
 
 void ServiceRunImpl::send(const PlacedDevice& to, proto::Frame frame) {
@@ -181,12 +217,13 @@ void ServiceRunImpl::read() {
 void ServiceRunImpl::take(const proto::Frame& frame) {
   if (frame.has_actor()) return deliver_to_actors(frame.actor());
   if (frame.has_order()) return orders_.take(frame.order());
+  if (frame.has_scale()) return scaler_.take(frame.scale());
   const std::string& name = frame.has_ended() ? frame.ended().device() : frame.from().device();
   if (frame.has_ended() && name.empty()) {  // a whole node
-    for (const auto& [placed, roles] : placement_.workers()) {
-      if (placed.node == frame.from().node()) workers_.take(placed, frame.ended());
-    }
-    return control_.node_lost(node_number(frame.from().node()));
+    workers_.node_lost(frame.from().node(), frame.ended());
+    const int node = scaler_.node_number(frame.from().node());
+    if (node >= 0) control_.node_lost(node);
+    return;
   }
   const Result<DeviceId> device = parse_device_id(name);
   if (!device.ok()) return log_warning("a frame from an unknown device '{}'", name);
@@ -209,7 +246,7 @@ void ServiceRunImpl::deliver_to_actors(const proto::ActorMessage& message) {
 }
 
 void ServiceRunImpl::release(const PlannedStep& step) {
-  for (const std::string& node : nodes_) {
+  for (const std::string& node : scaler_.nodes()) {
     proto::Frame frame;
     frame.mutable_release()->set_epoch(step.epoch);
     frame.mutable_release()->set_first(step.first);
@@ -220,7 +257,7 @@ void ServiceRunImpl::release(const PlannedStep& step) {
 
 void ServiceRunImpl::end_workers() {
   workers_.stop();
-  for (const std::string& node : nodes_) {
+  for (const std::string& node : scaler_.nodes()) {
     proto::Frame frame;
     frame.mutable_end_run();
     send_to_daemon(node, std::move(frame));
@@ -244,7 +281,7 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
   parts->checkpoint = {setup_, resume_fingerprint(*setup_, target_hash), parts->batches};
   const uint64_t bytes_max = setup_->config.features().bytes_max();
   PERCHERON_ASSIGN_OR_RETURN(parts->store, FeatureStore::make({bytes_max, setup_->step_bytes_max}));
-  parts->credits = std::make_unique<NodeCredits>(nodes_.size(), bytes_max);
+  parts->credits = std::make_unique<NodeCredits>(bytes_max);
   parts->exchange =
       std::make_unique<ReleasedFeatures>([this](const PlannedStep& step) { release(step); });
   parts->quarantine = std::make_unique<Quarantine>(static_cast<int64_t>(
@@ -267,16 +304,16 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
   parts->targets.resize(placement_.targets.size());
   parts->trainers.resize(placement_.trainers.size());
   for (size_t i = 0; i < placement_.targets.size(); ++i) {
-    parts->targets[i].node = node_number(placement_.targets[i].node);
+    parts->targets[i].node = scaler_.node_number(placement_.targets[i].node);
   }
   for (size_t i = 0; i < placement_.trainers.size(); ++i) {
-    parts->trainers[i].node = node_number(placement_.trainers[i].node);
+    parts->trainers[i].node = scaler_.node_number(placement_.trainers[i].node);
   }
   return parts;
 }
 
 Result<RunSummary> ServiceRunImpl::run(RunParts& parts, const RunEnvironment& environment) {
-  AnsweringObserver observer(environment.observer, orders_);
+  ServiceObserver observer(environment.observer, orders_, scaler_);
   Result<RunSummary> summary = run_actors(parts,
                                           RunEnvironment{.files = environment.files,
                                                          .clock = environment.clock,
@@ -291,27 +328,40 @@ Result<RunSummary> ServiceRunImpl::run(RunParts& parts, const RunEnvironment& en
 }
 
 void ServiceRunImpl::start(caf::actor_system& system, const std::shared_ptr<Peers>& peers) {
-  const auto add = [&](std::vector<caf::actor>& actors, proto::ActorMessage::Role role,
-                       const std::vector<PlacedDevice>& places) {
-    for (size_t i = 0; i < places.size(); ++i) {
-      const auto send_there = [this, placed = places[i]](proto::ActorMessage message) {
-        proto::Frame frame;
-        *frame.mutable_actor() = std::move(message);
-        send(placed, std::move(frame));
-      };
-      actors.push_back(start_remote_actor(system, role, static_cast<int>(i), send_there));
-    }
+  {
+    const std::lock_guard lock(peers_mutex_);
+    system_ = &system;
+    peers_ = peers;
+  }
+  for (const auto& [placed, roles] : placement_.workers()) {
+    for (int number : roles.targets) start_remote(WorkerKind::kTarget, number, placed);
+    for (int number : roles.trainers) start_remote(WorkerKind::kTrainer, number, placed);
+  }
+  scaler_.begin();
+}
+
+void ServiceRunImpl::start_remote(WorkerKind kind, int number, const PlacedDevice& placed) {
+  const bool target = kind == WorkerKind::kTarget;
+  const auto send_there = [this, placed](proto::ActorMessage message) {
+    proto::Frame frame;
+    *frame.mutable_actor() = std::move(message);
+    send(placed, std::move(frame));
   };
-  add(peers->targets, proto::ActorMessage::TARGET, placement_.targets);
-  add(peers->trainers, proto::ActorMessage::TRAINER, placement_.trainers);
   const std::lock_guard lock(peers_mutex_);
-  peers_ = peers;
+  if (!peers_) return;
+  (target ? peers_->targets : peers_->trainers)
+      .set(number,
+           start_remote_actor(*system_,
+                              target ? proto::ActorMessage::TARGET : proto::ActorMessage::TRAINER,
+                              number, send_there));
 }
 
 void ServiceRunImpl::stop() {
   workers_.stop();
+  scaler_.stop();
   const std::lock_guard lock(peers_mutex_);
   peers_.reset();
+  system_ = nullptr;
 }
 
 }  // namespace

@@ -24,7 +24,8 @@ class ServiceRun {
   virtual ~ServiceRun() = default;
 
   virtual const std::shared_ptr<const RunSetup>& setup() const = 0;
-  virtual const ClusterPlacement& placement() const = 0;
+  /// Whether the first target's device is of this node, and in the run still.
+  virtual bool measures_here() const = 0;
   /// What operators have asked of the run.
   virtual OrderBook& orders() = 0;
   virtual std::vector<proto::WorkerState> workers() = 0;

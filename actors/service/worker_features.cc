@@ -53,20 +53,29 @@ Status WorkerFeatures::publish(FeaturesPtr features, Produced& produced) {
 
 void WorkerFeatures::fetch(const Ticket& ticket, Done done) {
   const auto node = static_cast<size_t>(ticket.node);
-  if (node >= nodes_.size()) {
-    return done(invalid_argument(fmt::format("a ticket names node {} of {}", node, nodes_.size())));
-  }
   proto::Frame frame = frame_to_daemon();
   proto::FetchFeatures& fetch = *frame.mutable_fetch();
-  set_key(ticket.id, ticket.generation, ticket.region_bytes, ticket.crc32c, nodes_[node],
-          fetch.mutable_key());
+  Status refused;
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return done(cancelled("this process ends"));
-    fetch.set_request(next_request_);
-    waiting_.emplace(next_request_++, std::move(done));
+    if (closed_) {
+      refused = cancelled("this process ends");
+    } else if (node >= nodes_.size()) {
+      refused = invalid_argument(fmt::format("a ticket names node {} of {}", node, nodes_.size()));
+    } else {
+      set_key(ticket.id, ticket.generation, ticket.region_bytes, ticket.crc32c, nodes_[node],
+              fetch.mutable_key());
+      fetch.set_request(next_request_);
+      waiting_.emplace(next_request_++, std::move(done));
+    }
   }
+  if (!refused.ok()) return done(refused);
   daemon_.send(std::move(frame));
+}
+
+void WorkerFeatures::know(std::vector<std::string> nodes) {
+  const std::lock_guard lock(mutex_);
+  nodes_ = std::move(nodes);
 }
 
 void WorkerFeatures::fetched(const proto::FeaturesFetched& answer, FileDescriptor fd) {

@@ -17,8 +17,8 @@ namespace percheron {
 /// regions of shared memory. Thread-safe.
 class WorkerFeatures final : public FeatureExchange {
  public:
-  /// `nodes`: the nodes of the run in the order in which tickets number them; `self` is this
-  /// process. All references are borrowed.
+  /// `nodes`: the nodes of the run in the order in which tickets number them, as know() tells
+  /// later; `self` is this process. All references are borrowed.
   WorkerFeatures(FrameLink& daemon, FileSystem& files, const Clock& clock, proto::Endpoint self,
                  std::vector<std::string> nodes);
 
@@ -26,6 +26,7 @@ class WorkerFeatures final : public FeatureExchange {
   void fetch(const Ticket& ticket, Done done) override;
   bool held_out_is_elsewhere() const override { return true; }
 
+  void know(std::vector<std::string> nodes);
   /// What the daemon brought, or why it could not.
   void fetched(const proto::FeaturesFetched& answer, FileDescriptor fd);
   /// Ends every fetch that still waits.
@@ -38,8 +39,8 @@ class WorkerFeatures final : public FeatureExchange {
   FrameLink& daemon_;
   FileSystem& files_;
   const proto::Endpoint self_;
-  const std::vector<std::string> nodes_;
   std::mutex mutex_;
+  std::vector<std::string> nodes_;
   uint64_t next_request_ = 1;
   bool closed_ = false;
   std::map<uint64_t, Done> waiting_;

@@ -75,12 +75,12 @@ WorkerProcess::~WorkerProcess() {
     caf::anon_send_exit(*actor, caf::exit_reason::user_shutdown);
   }
   for (auto* actors : {&peers_->targets, &peers_->trainers}) {
-    for (caf::actor& actor : *actors) {
-      if (actor) caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+    for (const caf::actor& actor : actors->all()) {
+      caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
     }
   }
   system_.await_all_actors_done();
-  *peers_ = Peers();
+  peers_->clear();
 }
 
 void WorkerProcess::tell_supervisor(proto::Frame frame) {
@@ -112,6 +112,11 @@ Status WorkerProcess::take(ReceivedFrame received) {
   switch (frame.body_case()) {
     case proto::Frame::kStartWorker: return start(frame.start_worker());
     case proto::Frame::kPrepare: return prepare(frame.prepare());
+    case proto::Frame::kKnowNodes:
+      *order_.mutable_nodes() = frame.know_nodes().nodes();
+      if (features_)
+        features_->know({frame.know_nodes().nodes().begin(), frame.know_nodes().nodes().end()});
+      return ok_status();
     case proto::Frame::kFetched:
       if (features_) features_->fetched(frame.fetched(), std::move(received.fd));
       return ok_status();
@@ -226,7 +231,7 @@ Status WorkerProcess::make_places(const proto::PrepareWorker& order, RunObserver
     PERCHERON_ASSIGN_OR_RETURN(point,
                                read_run_checkpoint(files_, order.checkpoint(), parts.checkpoint));
   }
-  if (order_.trainers_total() > 1) {
+  if (order_.trainers_size() > 0) {  // A trainer that is alone may get company.
     GlooOptions options;
     if (order.has_collective_interface()) options.interface = order.collective_interface();
     PERCHERON_ASSIGN_OR_RETURN(parts.collectives,
@@ -269,13 +274,11 @@ void WorkerProcess::start_actors() {
   peers->supervisor = start_remote_actor(system_, proto::ActorMessage::SUPERVISOR, 0, send);
   peers->sampler = start_remote_actor(system_, proto::ActorMessage::SAMPLER, 0, send);
   peers->mailbox = start_remote_actor(system_, proto::ActorMessage::MAILBOX, 0, send);
-  peers->targets.resize(static_cast<size_t>(order_.targets_total()));
-  peers->trainers.resize(static_cast<size_t>(order_.trainers_total()));
   for (int number : order_.targets()) {
-    peers->targets[static_cast<size_t>(number)] = start_target(system_, *parts_, peers, number);
+    peers->targets.set(number, start_target(system_, *parts_, peers, number));
   }
   for (int number : order_.trainers()) {
-    peers->trainers[static_cast<size_t>(number)] = start_trainer(system_, *parts_, peers, number);
+    peers->trainers.set(number, start_trainer(system_, *parts_, peers, number));
   }
   peers_ = peers;
 }

@@ -8,16 +8,23 @@
 #include "base/log.h"
 
 namespace percheron {
+namespace {
+
+bool has(const std::vector<int>& numbers, int number) {
+  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+}
+
+}  // namespace
 
 WorkerSet::WorkerSet(ClusterPlacement placement, proto::StartWorker start, Ways ways,
                      RunControl& control, const Clock& clock, RestartLimits limits)
-    : placement_(std::move(placement)),
-      start_(std::move(start)),
+    : start_(std::move(start)),
       ways_(std::move(ways)),
       control_(control),
       clock_(clock),
-      limits_(limits) {
-  for (const auto& [placed, roles] : placement_.workers()) workers_[placed].roles = roles;
+      limits_(limits),
+      nodes_(placement.nodes()) {
+  for (const auto& [placed, roles] : placement.workers()) workers_[placed].roles = roles;
 }
 
 void WorkerSet::stop() {
@@ -40,10 +47,11 @@ void WorkerSet::spawn_locked(const PlacedDevice& placed, Worker& worker) {
   start.set_device(to_string(placed.device));
   for (int number : worker.roles.targets) start.add_targets(number);
   for (int number : worker.roles.trainers) start.add_trainers(number);
-  start.set_targets_total(static_cast<int>(placement_.targets.size()));
-  start.set_trainers_total(static_cast<int>(placement_.trainers.size()));
-  for (const std::string& node : placement_.nodes()) start.add_nodes(node);
-  start.set_cpu_devices(placement_.cpu_devices(placed.node));
+  // The process has places up to its own numbers; it knows nothing of later ones.
+  start.set_targets_total(worker.roles.targets.empty() ? 0 : worker.roles.targets.back() + 1);
+  start.set_trainers_total(worker.roles.trainers.empty() ? 0 : worker.roles.trainers.back() + 1);
+  for (const std::string& node : nodes_) start.add_nodes(node);
+  start.set_cpu_devices(cpu_devices_locked(placed.node));
   start.set_attempt(worker.attempt);
   ways_.to_daemon(placed.node, std::move(frame));
 }
@@ -74,23 +82,13 @@ Status WorkerSet::load(const RunSetup& setup, RunObserver& observer) {
   }
   PERCHERON_RETURN_IF_ERROR(wait_for(State::kPreparing));
   const std::lock_guard lock(mutex_);
-  const std::string& target_hash = workers_.begin()->second.loaded.target_hash();
-  const std::string held_out =
-      setup.data.held_out ? setup.data.held_out->content_hash() : std::string();
+  target_hash_ = workers_.begin()->second.loaded.target_hash();
+  data_hash_ = setup.data.train->content_hash();
+  held_out_hash_ = setup.data.held_out ? setup.data.held_out->content_hash() : std::string();
   for (const auto& [placed, worker] : workers_) {
-    const struct {
-      const char* what;
-      const std::string& theirs;
-      const std::string& ours;
-    } compared[] = {
-        {"the target's weights", worker.loaded.target_hash(), target_hash},
-        {"the training data", worker.loaded.data_hash(), setup.data.train->content_hash()},
-        {"the held-out data", worker.loaded.held_out_hash(), held_out}};
-    for (const auto& [what, theirs, ours] : compared) {
-      if (theirs == ours) continue;
-      return failed_precondition(fmt::format(
-          "{} on {} are other ones (hash {}) than elsewhere ({}): give every node the same files",
-          what, placed.text(), theirs, ours));
+    const std::string difference = difference_locked(worker.loaded);
+    if (!difference.empty()) {
+      return failed_precondition(fmt::format("on {}, {}", placed.text(), difference));
     }
     observer.on_event(fmt::format("{} ({}): {}", placed.text(), worker.roles.text(),
                                   worker.loaded.device_text()));
@@ -98,9 +96,37 @@ Status WorkerSet::load(const RunSetup& setup, RunObserver& observer) {
   return ok_status();
 }
 
+std::string WorkerSet::difference_locked(const proto::WorkerLoaded& loaded) const {
+  const struct {
+    const char* what;
+    const std::string& theirs;
+    const std::string& ours;
+  } compared[] = {{"the target's weights", loaded.target_hash(), target_hash_},
+                  {"the training data", loaded.data_hash(), data_hash_},
+                  {"the held-out data", loaded.held_out_hash(), held_out_hash_}};
+  for (const auto& [what, theirs, ours] : compared) {
+    if (theirs == ours) continue;
+    return fmt::format(
+        "{} are other ones (hash {}) than elsewhere ({}): give every node the same files", what,
+        theirs, ours);
+  }
+  return {};
+}
+
+int WorkerSet::cpu_devices_locked(const std::string& node) const {
+  return static_cast<int>(std::ranges::count_if(workers_, [&](const auto& entry) {
+    return entry.first.node == node && entry.first.device.kind == DeviceKind::kCpu;
+  }));
+}
+
 std::string WorkerSet::target_hash() {
   const std::lock_guard lock(mutex_);
-  return workers_.begin()->second.loaded.target_hash();
+  return target_hash_;
+}
+
+void WorkerSet::tell_ready(const ClusterPlacement::Roles& roles) {
+  for (int number : roles.targets) control_.worker_ready(WorkerKind::kTarget, number);
+  for (int number : roles.trainers) control_.worker_ready(WorkerKind::kTrainer, number);
 }
 
 void WorkerSet::send_prepare_locked(const PlacedDevice& placed) {
@@ -147,13 +173,8 @@ void WorkerSet::take(const PlacedDevice& from, const proto::WorkerLoaded& loaded
   const auto known = workers_.find(from);
   if (known == workers_.end() || loaded.attempt() != known->second.attempt) return;
   Worker& worker = known->second;
-  if (going_ && loaded.target_hash() != workers_.begin()->second.loaded.target_hash() &&
-      loaded.error().empty()) {
-    worker.error = "it has another target than before: its files were changed";
-    log_error("the worker of {}: {}", from.text(), worker.error);
-    return;
-  }
   worker.error = loaded.error();
+  if (going_ && worker.error.empty()) worker.error = difference_locked(loaded);
   if (worker.error.empty()) {
     worker.loaded = loaded;
     worker.state = State::kPreparing;
@@ -173,10 +194,7 @@ void WorkerSet::take(const PlacedDevice& from, const proto::WorkerPrepared& prep
   if (worker.error.empty()) {
     worker.prepared = prepared;
     worker.state = State::kReady;
-    if (going_ && !stopping_) {
-      for (int number : worker.roles.targets) control_.worker_ready(WorkerKind::kTarget, number);
-      for (int number : worker.roles.trainers) control_.worker_ready(WorkerKind::kTrainer, number);
-    }
+    if (going_ && !stopping_ && !worker.on_trial) tell_ready(worker.roles);
   }
   changed_.notify_all();
 }
@@ -187,11 +205,19 @@ void WorkerSet::lost_locked(const PlacedDevice& placed, Worker& worker, const st
   worker.state = State::kEnded;
   worker.error = why;
   changed_.notify_all();
-  if (!going_ || stopping_) return;
+  if (!going_ || stopping_ || worker.on_trial) return;
   if (was_ready) {
     for (int number : worker.roles.targets) control_.worker_lost(WorkerKind::kTarget, number);
     for (int number : worker.roles.trainers) control_.worker_lost(WorkerKind::kTrainer, number);
   }
+  if (worker.leaving) return;
+  std::erase_if(worker.roles.targets,
+                [&](int number) { return has(worker.retired.targets, number); });
+  std::erase_if(worker.roles.trainers,
+                [&](int number) { return has(worker.retired.trainers, number); });
+  worker.retired = {};
+  worker.leaving = worker.roles.targets.empty() && worker.roles.trainers.empty();
+  if (worker.leaving) return;
   if (unreachable) {
     if (was_ready) log_warning("the worker of {} is lost: {}", placed.text(), why);
     worker.restart_at = now() + limits_.unreachable_wait_seconds;
@@ -216,11 +242,32 @@ void WorkerSet::lost_locked(const PlacedDevice& placed, Worker& worker, const st
 void WorkerSet::take(const PlacedDevice& of, const proto::WorkerEnded& ended) {
   const std::lock_guard lock(mutex_);
   const auto known = workers_.find(of);
-  if (known == workers_.end() || known->second.state == State::kEnded) return;
+  if (known == workers_.end()) return;
   // Word of a process that was replaced meanwhile. A node that is lost does not know attempts.
   if (ended.has_attempt() && ended.attempt() != known->second.attempt) return;
-  const std::string why = known->second.error.empty() ? ended.how() : known->second.error;
-  lost_locked(of, known->second, why, ended.unreachable());
+  ended_locked(of, known->second, ended);
+  forget_ended_locked();
+}
+
+void WorkerSet::node_lost(const std::string& node, const proto::WorkerEnded& ended) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [placed, worker] : workers_) {
+    if (placed.node == node) ended_locked(placed, worker, ended);
+  }
+  forget_ended_locked();
+}
+
+void WorkerSet::ended_locked(const PlacedDevice& placed, Worker& worker,
+                             const proto::WorkerEnded& ended) {
+  if (worker.state == State::kEnded) return;
+  const std::string why = worker.error.empty() ? ended.how() : worker.error;
+  lost_locked(placed, worker, why, ended.unreachable());
+}
+
+void WorkerSet::forget_ended_locked() {
+  std::erase_if(workers_, [](const auto& entry) {
+    return entry.second.leaving && entry.second.state == State::kEnded;
+  });
 }
 
 void WorkerSet::link_lost(const std::string& why) {
@@ -246,6 +293,98 @@ void WorkerSet::restart_ended() {
   }
 }
 
+// --- workers that are placed elsewhere -----------------------------------------------------------
+
+void WorkerSet::know(const std::vector<std::string>& nodes) {
+  const std::lock_guard lock(mutex_);
+  nodes_ = nodes;
+  proto::Frame frame;
+  for (const std::string& node : nodes) frame.mutable_know_nodes()->add_nodes(node);
+  for (const auto& [placed, worker] : workers_) ways_.to_worker(placed, frame);
+}
+
+Status WorkerSet::try_out(const WorkerPlaces::Devices& devices) {
+  std::unique_lock lock(mutex_);
+  for (const auto& [placed, roles] : devices) {
+    Worker& worker = workers_[placed];
+    worker = Worker();
+    worker.roles = roles;
+    worker.on_trial = true;
+  }
+  for (const auto& [placed, roles] : devices) spawn_locked(placed, workers_.at(placed));
+  Status failed;
+  while (true) {
+    if (stopping_) return cancelled("the run has ended meanwhile");
+    if (!link_error_.empty()) return unavailable(link_error_);
+    bool ready = true;
+    for (const auto& [placed, roles] : devices) {
+      const Worker& worker = workers_.at(placed);
+      ready = ready && worker.state == State::kReady;
+      if (worker.error.empty()) continue;
+      failed =
+          failed_precondition(fmt::format("the worker of {}: {}", placed.text(), worker.error));
+    }
+    if (ready) return ok_status();
+    if (!failed.ok()) break;
+    changed_.wait(lock);
+  }
+  std::set<PlacedDevice> gone;
+  for (const auto& [placed, roles] : devices) gone.insert(placed);
+  lock.unlock();
+  const Status ended = end(gone);
+  if (!ended.ok()) log_warning("{}", ended.message());
+  return failed;
+}
+
+void WorkerSet::admit(const WorkerPlaces::Devices& devices) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [placed, roles] : devices) {
+    Worker& worker = workers_.at(placed);
+    worker.on_trial = false;
+    if (worker.state == State::kReady) {
+      tell_ready(roles);
+    } else {  // It ended just now.
+      worker.restart_at = now() + limits_.wait_min_seconds;
+      changed_.notify_all();
+    }
+  }
+}
+
+void WorkerSet::retire(const WorkerPlaces::Devices& devices) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [placed, roles] : devices) {
+    Worker& worker = workers_.at(placed);
+    worker.retired.targets.insert(worker.retired.targets.end(), roles.targets.begin(),
+                                  roles.targets.end());
+    worker.retired.trainers.insert(worker.retired.trainers.end(), roles.trainers.begin(),
+                                   roles.trainers.end());
+  }
+}
+
+void WorkerSet::end_locked(const PlacedDevice& placed, Worker& worker) {
+  worker.leaving = true;
+  worker.restart_at = 0;
+  if (worker.state == State::kEnded) return;
+  proto::Frame frame;
+  frame.mutable_end_worker()->set_device(to_string(placed.device));
+  ways_.to_daemon(placed.node, std::move(frame));
+}
+
+Status WorkerSet::end(const std::set<PlacedDevice>& devices) {
+  std::unique_lock lock(mutex_);
+  for (const PlacedDevice& placed : devices) {
+    const auto known = workers_.find(placed);
+    if (known != workers_.end()) end_locked(placed, known->second);
+  }
+  forget_ended_locked();
+  while (std::ranges::any_of(devices, [&](const auto& d) { return workers_.count(d) != 0; })) {
+    if (stopping_) return cancelled("the run has ended meanwhile");
+    if (!link_error_.empty()) return unavailable(link_error_);
+    changed_.wait(lock);
+  }
+  return ok_status();
+}
+
 std::vector<proto::WorkerState> WorkerSet::states() {
   const std::lock_guard lock(mutex_);
   std::vector<proto::WorkerState> states;
@@ -261,6 +400,7 @@ std::vector<proto::WorkerState> WorkerSet::states() {
       case State::kReady: state.set_state("ready"); break;
       case State::kEnded: state.set_state("lost"); break;
     }
+    if (worker.leaving) state.set_state("leaving");
     states.push_back(state);
   }
   return states;

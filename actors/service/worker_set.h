@@ -13,7 +13,7 @@
 #include "actors/observer.h"
 #include "actors/run_control.h"
 #include "actors/run_setup.h"
-#include "actors/service/placement.h"
+#include "actors/service/placement_change.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "proto/control.pb.h"
@@ -50,13 +50,29 @@ class WorkerSet {
   /// Gives all what they need and waits until they are ready; the trainers must have the same
   /// parameters. From now on those that end are started again, and `control` is told.
   Status prepare(const proto::PrepareWorker& order, RunObserver& observer);
-  /// Nothing is started or told any more.
+  /// Nothing is started or told any more; who waits is told.
   void stop();
+
+  // Workers that are placed elsewhere, after prepare().
+  /// Tells everybody the nodes as tickets number them.
+  void know(const std::vector<std::string>& nodes);
+  /// Starts processes on devices that have none and waits until they are ready, the same files as
+  /// elsewhere; `control` is told by admit(). If one can't be started all of them are ended, and
+  /// the error names it.
+  Status try_out(const WorkerPlaces::Devices& devices);
+  /// From now on they are workers like all others.
+  void admit(const WorkerPlaces::Devices& devices);
+  /// These numbers have no process any more once the one that they have ends.
+  void retire(const WorkerPlaces::Devices& devices);
+  /// Ends the processes of these devices and waits for that.
+  Status end(const std::set<PlacedDevice>& devices);
 
   // What comes from workers and daemons.
   void take(const PlacedDevice& from, const proto::WorkerLoaded& loaded);
   void take(const PlacedDevice& from, const proto::WorkerPrepared& prepared);
   void take(const PlacedDevice& of, const proto::WorkerEnded& ended);
+  /// A whole node is lost.
+  void node_lost(const std::string& node, const proto::WorkerEnded& ended);
   /// The way to all of them is lost: who waits is told.
   void link_lost(const std::string& why);
 
@@ -66,6 +82,9 @@ class WorkerSet {
   enum class State { kLoading, kPreparing, kReady, kEnded };
   struct Worker {
     ClusterPlacement::Roles roles;
+    ClusterPlacement::Roles retired;  // of roles: not to be started again
+    bool on_trial = false;            // has not been admitted
+    bool leaving = false;             // its process is to end, and is forgotten then
     State state = State::kLoading;
     int attempt = 0;
     proto::WorkerLoaded loaded;
@@ -76,14 +95,20 @@ class WorkerSet {
   };
 
   void spawn_locked(const PlacedDevice& placed, Worker& worker);
+  void tell_ready(const ClusterPlacement::Roles& roles);
   void send_prepare_locked(const PlacedDevice& placed);
+  /// What differs from the other workers' files; empty if nothing does.
+  std::string difference_locked(const proto::WorkerLoaded& loaded) const;
+  int cpu_devices_locked(const std::string& node) const;
+  void ended_locked(const PlacedDevice& placed, Worker& worker, const proto::WorkerEnded& ended);
+  void end_locked(const PlacedDevice& placed, Worker& worker);
+  void forget_ended_locked();
   void lost_locked(const PlacedDevice& placed, Worker& worker, const std::string& why,
                    bool unreachable);
   Status wait_for(State state);
   void restart_ended();
   double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
 
-  const ClusterPlacement placement_;
   const proto::StartWorker start_;
   const Ways ways_;
   RunControl& control_;
@@ -93,6 +118,8 @@ class WorkerSet {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<PlacedDevice, Worker> workers_;
+  std::vector<std::string> nodes_;                       // as tickets number them
+  std::string target_hash_, data_hash_, held_out_hash_;  // what all must have; empty = not known
   std::string link_error_;
   std::optional<proto::PrepareWorker> prepare_;
   bool going_ = false;  // all were ready once

@@ -91,10 +91,50 @@ TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhateverDiesAndComesBack) {
   EXPECT_GT(requeued, 50);
 }
 
+// Likewise while workers are added and taken out at random, with deaths in between.
+TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhileWorkersAreAddedAndTakenOut) {
+  const uint64_t seed = 20261201;
+  RecordProperty("seed", std::to_string(seed));
+  SimulatedOutcome all;
+  int64_t changes = 0;
+  for (size_t s = 0; s < shapes().size(); ++s) {
+    const auto setup = setup_of(shapes()[s]);
+    for (uint64_t round = 0; round < 40; ++round) {
+      SCOPED_TRACE(testing::Message() << "shape " << s << " seed " << seed << " round " << round);
+      SimulatedWorld world{setup, shapes()[s].nodes};
+      world.seed = Random::keyed(seed, "world", round).next();
+      world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
+      world.scales = 0.004;
+      world.deaths = round % 2 == 0 ? 0 : 0.002;
+      world.pauses = round % 3 == 0 ? 0.001 : 0;
+      const SimulatedOutcome outcome = simulate_run(world);
+      ASSERT_EQ(violations_of(outcome), "");
+      ASSERT_EQ(outcome.steps, setup->steps.steps());
+      all.added += outcome.added;
+      all.retired += outcome.retired;
+      changes += counter(outcome.summary, "membership_changes_since_start");
+      if (world.deaths > 0) continue;
+      for (const char* nothing :
+           {"rewinds_since_start", "micro_batches_recomputed_since_start",
+            "micro_batches_requeued_since_start", "checkpoint_failures_since_start"}) {
+        ASSERT_EQ(counter(outcome.summary, nothing), 0) << nothing;
+      }
+      ASSERT_EQ(outcome.refused, 0);
+    }
+  }
+  std::printf("%ld workers added, %ld taken out, %ld changes of members\n",
+              static_cast<long>(all.added), static_cast<long>(all.retired),
+              static_cast<long>(changes));
+  EXPECT_GT(all.added, 300);
+  EXPECT_GT(all.retired, 200);
+  EXPECT_GT(changes, 200);
+}
+
 struct Planted {
   const char* name;
   Canary canary;
   const char* sign;  // in what the checkers say of it
+  double scales = 0;
 };
 
 constexpr const char* kStandsStill = "no word from anyone";
@@ -114,6 +154,7 @@ TEST_P(CanaryTest, IsSeen) {
       world.seed = Random::keyed(4711, GetParam().name, round).next();
       world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
       world.deaths = 0.004;
+      world.scales = GetParam().scales;
       SCOPED_TRACE(testing::Message() << "shape " << s << " round " << round);
       const SimulatedOutcome whole = simulate_run(world);
       ASSERT_EQ(violations_of(whole), "");
@@ -142,6 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"FeaturesGoBeforeTheCommit", Canary::kFeaturesGoBeforeTheCommit,
                 "features that are needed are not in the only store"},
         Planted{"ByteLimitIsIgnored", Canary::kByteLimitIsIgnored, " holds "},
+        Planted{"RetiredTrainerComputes", Canary::kRetiredTrainerComputes, kOtherParameters, 0.004},
         Planted{"EvaluationKeepsTheDead", Canary::kEvaluationKeepsTheDead,
                 "the evaluation of step"}),
     [](const testing::TestParamInfo<Planted>& info) { return std::string(info.param.name); });

@@ -20,6 +20,38 @@ TEST(WorkerRoll, EachLossAndReturnCountsOnce) {
   EXPECT_FALSE(roll.lost(WorkerKind::kTrainer, -1));
 }
 
+TEST(WorkerRoll, NumbersOnlyGrowAndARetiredWorkerDoesNotComeBack) {
+  WorkerRoll roll(1, 1);
+  EXPECT_EQ(roll.add(WorkerKind::kTrainer), 1);
+  EXPECT_FALSE(roll.there(WorkerKind::kTrainer, 1)) << "until it is ready";
+  EXPECT_TRUE(roll.ready(WorkerKind::kTrainer, 1));
+  EXPECT_TRUE(roll.retire(WorkerKind::kTrainer, 0));
+  EXPECT_FALSE(roll.retire(WorkerKind::kTrainer, 0));
+  EXPECT_TRUE(roll.there(WorkerKind::kTrainer, 0)) << "until it has left";
+  EXPECT_TRUE(roll.lost(WorkerKind::kTrainer, 0));
+  EXPECT_FALSE(roll.ready(WorkerKind::kTrainer, 0));
+  EXPECT_TRUE(roll.known(WorkerKind::kTrainer, 0)) << "its last words are no news";
+  EXPECT_EQ(roll.add(WorkerKind::kTrainer), 2);
+  EXPECT_FALSE(roll.retire(WorkerKind::kTarget, 1));
+}
+
+TEST(Homes, FollowWorkersThatComeAndGo) {
+  Homes homes({0, 0}, {0});
+  EXPECT_EQ(homes.of_target(1), 0);
+  homes.add(WorkerKind::kTrainer, 0);
+  EXPECT_EQ(homes.of_trainer(1), 1);
+  EXPECT_EQ(homes.of_target(1), 1);
+  homes.retire(WorkerKind::kTrainer, 0);
+  EXPECT_EQ(homes.of_target(0), 1) << "nobody takes from the home of trainer 0 first";
+  homes.add(WorkerKind::kTrainer, 4);
+  homes.add(WorkerKind::kTarget, 4);
+  EXPECT_EQ(homes.of_target(2), 4);
+  EXPECT_EQ(homes.of_target(0), 0);
+  EXPECT_EQ(homes.of_trainer(2), 4);
+  homes.retire(WorkerKind::kTrainer, 1);
+  EXPECT_EQ(homes.of_target(0), 4);
+}
+
 TEST(Homes, OneNodeHasADequeForEachTrainer) {
   const Homes homes({0, 0, 0}, {0, 0});
   EXPECT_EQ(homes.of_trainer(1), 1);

@@ -35,9 +35,13 @@ class Diary final : public RunOrders {
   void regroup(const Trainers&, int64_t membership) override {
     if (membership > 0) add("regroup", membership);
   }
-  void restore(const Trainers&, int64_t, const std::string&, int64_t) override {}
+  void restore(const Trainers&, int64_t, const std::string&, int64_t round) override {
+    restore_round = round;
+  }
   void target_lost(int) override {}
   void target_ready(int) override {}
+  void worker_added(WorkerKind, int number, int) override { add("added", number); }
+  void worker_retired(WorkerKind, int number) override { add("retired", number); }
   void node_lost(int) override {}
   void rewind(int64_t) override {}
   void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) override {
@@ -54,7 +58,7 @@ class Diary final : public RunOrders {
   std::string read() { return std::exchange(text_, ""); }
   std::optional<Status> end;
   std::optional<int64_t> written_best;
-  int64_t apply_round = 0, evaluation_round = 0;
+  int64_t apply_round = 0, evaluation_round = 0, restore_round = 0;
 
  private:
   void add(const char* word, int64_t step) {
@@ -349,6 +353,53 @@ TEST_F(SupervisorTest, FailedReductionEndsTheRunOnlyIfNoDeathIsKnownInTime) {
   ASSERT_TRUE(diary_.end);
   EXPECT_NE(diary_.end->message().find("no worker was found dead"), std::string::npos)
       << diary_.end->message();
+}
+
+TEST_F(SupervisorTest, ATrainerLeavesBetweenTwoSteps) {
+  make(5, 2, 0);
+  write(0);
+  diary_.read();
+  supervisor_->worker_retired(WorkerKind::kTrainer, 1);
+  supervisor_->worker_retired(WorkerKind::kTrainer, 1);
+  EXPECT_EQ(diary_.read(), "retired1");
+  run_step(0);
+  EXPECT_EQ(diary_.read(), "reduce0 commit0 apply0 regroup1 open1");
+  EXPECT_FALSE(supervisor_->there(WorkerKind::kTrainer, 1));
+  supervisor_->worker_ready(WorkerKind::kTrainer, 1);
+  EXPECT_FALSE(supervisor_->there(WorkerKind::kTrainer, 1)) << "it was to leave for good";
+  EXPECT_EQ(counter(supervisor_->summary(), "micro_batches_recomputed_since_start"), 0);
+}
+
+TEST_F(SupervisorTest, ATrainerThatLeavesWritesItsCheckpointFirst) {
+  make(5, 2, 0, 1);
+  write(0);
+  supervisor_->order(RunOrder::kPause);
+  diary_.read();
+  run_step(0);
+  supervisor_->worker_retired(WorkerKind::kTrainer, 0);
+  EXPECT_EQ(diary_.read(), "reduce0 commit0 apply0 snapshot1 retired0") << "trainer 0 copies it";
+  write(1);
+  EXPECT_EQ(diary_.read(), "write1 best1 regroup1") << "also of a run that is held";
+  EXPECT_FALSE(supervisor_->there(WorkerKind::kTrainer, 0));
+}
+
+TEST_F(SupervisorTest, TheOnlyTrainerStaysUntilAnotherHasCome) {
+  make(5, 1, 0);
+  write(0);
+  diary_.read();
+  supervisor_->worker_added(WorkerKind::kTrainer, 1, 0, "alpha/cpu:5");
+  supervisor_->worker_retired(WorkerKind::kTrainer, 0);
+  run_step(0);
+  EXPECT_EQ(diary_.read(), "added1 retired0 reduce0 commit0 apply0 open1");
+  supervisor_->worker_ready(WorkerKind::kTrainer, 1);
+  run_step(1);
+  write(2);
+  EXPECT_EQ(diary_.read(), "reduce1 commit1 apply1 snapshot2 write2 best2");
+  supervisor_->restored(0, diary_.restore_round, 7, ok_status());
+  supervisor_->restored(1, diary_.restore_round, 7, ok_status());
+  EXPECT_EQ(diary_.read(), "regroup2 open2");
+  EXPECT_TRUE(supervisor_->there(WorkerKind::kTrainer, 1));
+  EXPECT_FALSE(supervisor_->there(WorkerKind::kTrainer, 0));
 }
 
 TEST_F(SupervisorTest, LastWordsOfALostWorkerAreNoNews) {

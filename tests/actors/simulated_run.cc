@@ -84,6 +84,7 @@ void Simulation::disturb() {
       to_supervisor("operator", [this] { supervisor_->order(RunOrder::kResume); });
     });
   }
+  if (world_.scales > 0 && random_.uniform() < world_.scales) scale();
   if (random_.uniform() >= world_.deaths) return;
   const uint64_t what = random_.below(5);
   if (what == 0 && world_.nodes > 1)
@@ -120,6 +121,10 @@ void Simulation::bring_back_later(WorkerKind kind, int number) {
 }
 
 void Simulation::bring_back(WorkerKind kind, int number) {
+  if (kind == WorkerKind::kTarget ? targets_[static_cast<size_t>(number)].retired
+                                  : trainers_[static_cast<size_t>(number)].retired) {
+    return;
+  }
   if (kind == WorkerKind::kTarget) {
     Target& target = targets_[static_cast<size_t>(number)];
     target.alive = true;
@@ -156,6 +161,73 @@ void Simulation::kill_node(int node) {
       for (const auto& [kind, number] : dead) bring_back_later(kind, number);
     });
   });
+}
+
+// --- workers that come and go --------------------------------------------------------------------
+
+void Simulation::scale() {
+  const WorkerKind kind = random_.below(2) ? WorkerKind::kTrainer : WorkerKind::kTarget;
+  random_.below(2) ? add(kind) : retire(kind);
+}
+
+// Whoever places it starts it first.
+void Simulation::add(WorkerKind kind) {
+  constexpr size_t kMax = 12;
+  const bool is_target = kind == WorkerKind::kTarget;
+  const int number = static_cast<int>(is_target ? targets_.size() : trainers_.size());
+  if (number >= static_cast<int>(kMax)) return;
+  ++outcome_.added;
+  if (is_target) {
+    targets_.emplace_back().admitted = false;
+  } else {
+    Trainer& trainer = trainers_.emplace_back();
+    trainer.number = number;
+    trainer.member = trainer.admitted = false;
+  }
+  to_supervisor("watcher", [=, this] {
+    supervisor_->worker_added(kind, number, node_of(number), "cpu:0");
+    bool& admitted = is_target ? targets_[static_cast<size_t>(number)].admitted
+                               : trainers_[static_cast<size_t>(number)].admitted;
+    admitted = true;
+    to_supervisor("watcher", [=, this] { supervisor_->worker_ready(kind, number); });
+  });
+}
+
+void Simulation::retire(WorkerKind kind) {
+  const auto one_of = [this](auto& workers) -> std::optional<int> {
+    std::vector<int> staying;
+    for (size_t i = 0; i < workers.size(); ++i) {
+      if (workers[i].admitted && !workers[i].retired) staying.push_back(static_cast<int>(i));
+    }
+    if (staying.size() < 2) return std::nullopt;
+    const int number = staying[random_.below(staying.size())];
+    workers[static_cast<size_t>(number)].retired = true;
+    return number;
+  };
+  const std::optional<int> number =
+      kind == WorkerKind::kTarget ? one_of(targets_) : one_of(trainers_);
+  if (!number) return;
+  ++outcome_.retired;
+  to_supervisor("watcher", [=, this] { supervisor_->worker_retired(kind, *number); });
+}
+
+// The process of one that has left ends a little later.
+void Simulation::on_workers(const WorkersReport& report) {
+  const auto end = [this](auto& workers, size_t number) {
+    if (!workers[number].retired || workers[number].gone) return;
+    workers[number].gone = true;
+    network_.after(network_.delay(200) / kMillisecond,
+                   [&workers, number] { workers[number].alive = false; });
+  };
+  for (size_t number = 0; number < targets_.size(); ++number) {
+    if (report.targets.count(static_cast<int>(number)) == 0) end(targets_, number);
+  }
+  for (size_t number = 0; number < trainers_.size(); ++number) {
+    const std::vector<int>& members = report.trainers;
+    if (std::ranges::find(members, static_cast<int>(number)) != members.end()) continue;
+    if (trainers_[number].retired) trainers_[number].member = false;
+    end(trainers_, number);
+  }
 }
 
 // --- checkers ------------------------------------------------------------------------------------

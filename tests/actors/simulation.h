@@ -104,6 +104,7 @@ class Simulation final : public RunOrders, public RunObserver {
   // --- RunObserver
   void on_step(const StepReport& report) override { check_step(report); }
   void on_evaluation(const EvaluationReport& report) override;
+  void on_workers(const WorkersReport& report) override;
   void on_event(const std::string& text) override {
     if (text.starts_with("epoch ")) ++epoch_ends_[text];
     if (text.find("its parameters differ") != std::string::npos) ++outcome_.refused;
@@ -141,6 +142,12 @@ class Simulation final : public RunOrders, public RunObserver {
   void target_ready(int target) override {
     to_sampler("supervisor", [this, target] { lost_targets_.erase(target), target_idle(target); });
   }
+  void worker_added(WorkerKind, int, int) override {}  // Nodes are known by the numbers.
+  void worker_retired(WorkerKind kind, int number) override {
+    if (kind == WorkerKind::kTarget) {
+      to_sampler("supervisor", [this, number] { retire_target(number); });
+    }
+  }
   void node_lost(int node) override {
     to_sampler("supervisor", [this, node] { lose_node(node); });
   }
@@ -157,6 +164,7 @@ class Simulation final : public RunOrders, public RunObserver {
     int64_t life = 0;  // grows when it is started again
     bool alive = true;
     bool member = true;  // as far as it knows
+    bool admitted = true, retired = false, gone = false;
     int64_t membership = 0;
     Sums sums;
     Parameters parameters;
@@ -166,6 +174,7 @@ class Simulation final : public RunOrders, public RunObserver {
   struct Target {
     int64_t life = 0;
     bool alive = true;
+    bool admitted = true, retired = false, gone = false;
   };
   struct Group {
     std::vector<int> members;
@@ -214,12 +223,15 @@ class Simulation final : public RunOrders, public RunObserver {
   // --- sampler and targets
   std::optional<WorkUnit> next_unit();
   void target_idle(int target) {
+    if (retiring_targets_.count(target) != 0) return let_go(target);
     if (lost_targets_.count(target) == 0) idle_targets_.insert(target);
     pump_sampler();
   }
   void pump_sampler();
   void produced(int target, const Production& production);
   void lose_target(int target);
+  void retire_target(int target);
+  void let_go(int target);
   void lose_node(int node);
   void rewind_sampler(int64_t step);
   void free_step(const PlannedStep& range);
@@ -272,6 +284,9 @@ class Simulation final : public RunOrders, public RunObserver {
   void bring_back(WorkerKind kind, int number);
   void bring_back_later(WorkerKind kind, int number);
   void kill_node(int node);
+  void scale();
+  void add(WorkerKind kind);
+  void retire(WorkerKind kind);
 
   // --- checkers
   void check_step(const StepReport& report);
@@ -291,7 +306,7 @@ class Simulation final : public RunOrders, public RunObserver {
   std::unique_ptr<RunSupervisor> supervisor_;
   std::vector<Target> targets_;
   std::vector<Trainer> trainers_;
-  std::set<int> idle_targets_, lost_targets_, idle_trainers_;
+  std::set<int> idle_targets_, lost_targets_, retiring_targets_, idle_trainers_;
   int64_t rewinds_ = 0, mailbox_rewinds_ = 0;
   std::map<int64_t, Group> groups_;
   std::map<MicroBatchId, int> store_;  // features and their node

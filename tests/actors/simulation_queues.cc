@@ -62,8 +62,23 @@ void Simulation::produced(int target, const Production& production) {
   target_idle(target);
 }
 
+void Simulation::retire_target(int target) {
+  if (lost_targets_.count(target) != 0) return;
+  retiring_targets_.insert(target);
+  idle_targets_.erase(target);
+  if (!sampler_.target_has_leases(target)) let_go(target);
+}
+
+void Simulation::let_go(int target) {
+  retiring_targets_.erase(target);
+  lost_targets_.insert(target);
+  to_supervisor("sampler", [=, this] { supervisor_->worker_lost(WorkerKind::kTarget, target); });
+  pump_sampler();
+}
+
 void Simulation::lose_target(int target) {
   lost_targets_.insert(target);
+  retiring_targets_.erase(target);
   idle_targets_.erase(target);
   if (world_.canary == Canary::kTargetLeaseIsForgotten) return;
   const auto count = static_cast<int64_t>(sampler_.target_lost(target));
@@ -172,7 +187,17 @@ void Simulation::regroup_mailbox(const Trainers& members, int64_t membership) {
   const std::vector<int> before = mailbox_.members();
   if (world_.canary == Canary::kStepGoesOnAfterALoss && members.size() < before.size()) return;
   const int64_t queued_before = mailbox_.queued_again();
-  produce_again(mailbox_.change_members(members, membership));
+  Trainers served = members;
+  if (world_.canary == Canary::kRetiredTrainerComputes) {
+    for (int trainer : before) {
+      if (trainers_[static_cast<size_t>(trainer)].retired && is_member(trainer)) {
+        served.push_back(trainer);
+      }
+    }
+    std::sort(served.begin(), served.end());
+    served.erase(std::unique(served.begin(), served.end()), served.end());
+  }
+  produce_again(mailbox_.change_members(served, membership));
   std::erase_if(idle_trainers_, [this](int trainer) { return !is_member(trainer); });
   for (int trainer : members) {
     if (std::find(before.begin(), before.end(), trainer) == before.end()) wait_in_line(trainer);

@@ -68,6 +68,15 @@ TEST(RunMeter, TellsCapacityWhileBusyAndTheShareOfWaiting) {
   EXPECT_DOUBLE_EQ(rates.step_seconds, 4);
 }
 
+TEST(RunMeter, CountsTheTimeOfTrainersThatComeFromThenOn) {
+  RunMeter meter(1);
+  meter.start(0);
+  meter.set_trainers(3, 2);
+  meter.trainer_worked(100, 4);
+  meter.step_done(4);
+  EXPECT_DOUBLE_EQ(meter.rates().wait_share, 0.5) << "4 of 2 + 6 trainer seconds";
+}
+
 TEST(RunMeter, LooksAtTheLastStepsOnly) {
   RunMeter meter(1);
   meter.start(0);

@@ -1,0 +1,126 @@
+// Other devices for a run that this node has accepted.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/node/endpoint.h"
+#include "actors/node/node_daemon.h"
+#include "actors/service/placement_change.h"
+#include "base/log.h"
+
+namespace percheron {
+
+std::map<std::string, std::string> NodeDaemon::owners_in_cluster() {
+  std::map<std::string, std::string> owners;
+  for (const proto::NodeRecord& node :
+       peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
+    for (const proto::DeviceRecord& device : node.devices()) {
+      owners[node.name() + "/" + device.device()] = device.run();
+    }
+  }
+  for (const auto& [device, run] : device_owners()) owners[options_.name + "/" + device] = run;
+  const std::lock_guard lock(mutex_);
+  for (proto::RunRecord* record : book_.all()) {
+    const proto::RunReport::State state = record->report().state();
+    if (run_is_over(state) || record->released() || state == proto::RunReport::QUEUED) continue;
+    for (const std::string& device : devices_locked(*record)) owners[device] = record->id();
+  }
+  return owners;
+}
+
+// What a supervisor does not see: the other runs, and the cluster's nodes.
+Status NodeDaemon::check_change(const std::string& run, const PlacementChange& change) {
+  const std::map<std::string, std::string> owners = owners_in_cluster();
+  std::vector<std::string> nodes;
+  for (const auto* added : {&change.add_targets, &change.add_trainers}) {
+    for (const PlacedDevice& placed : *added) {
+      nodes.push_back(placed.node);
+      const auto owner = owners.find(placed.text());
+      if (owner == owners.end() || owner->second == run) continue;
+      return failed_precondition(fmt::format("{} belongs to run {}", placed.text(), owner->second));
+    }
+  }
+  return check_nodes(nodes);
+}
+
+Status NodeDaemon::scale(const proto::OrderScale& order, std::chrono::milliseconds timeout,
+                         proto::ControlReply& reply) {
+  const std::string& run = order.run();
+  reply.set_run(run);
+  PERCHERON_ASSIGN_OR_RETURN(const PlacementChange change,
+                             read_change(order.change(), options_.name));
+  {
+    const std::lock_guard lock(mutex_);
+    if (!book_.find(run)) return not_found("there is no run " + run);
+  }
+  PERCHERON_RETURN_IF_ERROR(check_change(run, change));
+  std::unique_lock lock(mutex_);
+  std::optional<proto::RunOrderReply> answer;
+  if (has_supervisor_locked(run)) {
+    proto::Frame frame;
+    *frame.mutable_scale() = order.change();
+    PERCHERON_ASSIGN_OR_RETURN(answer, ask_supervisor(lock, run, std::move(frame), timeout));
+  }
+  proto::RunRecord* record = book_.find(run);
+  if (!record) return not_found("run " + run + " is forgotten");
+  if (!answer) PERCHERON_RETURN_IF_ERROR(scale_idle_run_locked(*record, change));
+  if (answer && answer->has_error()) return failed_precondition(answer->error());
+  PERCHERON_ASSIGN_OR_RETURN(const ClusterPlacement placement,
+                             read_placement(record->config(), options_.name));
+  for (const PlacedDevice& placed : placement.targets) reply.add_targets(placed.text());
+  for (const PlacedDevice& placed : placement.trainers) reply.add_trainers(placed.text());
+  reply.set_text(fmt::format("has targets {} and trainers {}{}", fmt::join(reply.targets(), ", "),
+                             fmt::join(reply.trainers(), ", "), answer ? "" : " when it goes on"));
+  reply.set_step(record->report().step());
+  return ok_status();
+}
+
+// The change of a run without a supervisor is its next start's.
+Status NodeDaemon::scale_idle_run_locked(proto::RunRecord& record, const PlacementChange& change) {
+  if (record.report().state() == proto::RunReport::DONE) {
+    return failed_precondition("run " + record.id() + " is done");
+  }
+  PERCHERON_ASSIGN_OR_RETURN(const ClusterPlacement now,
+                             read_placement(record.config(), options_.name));
+  PERCHERON_ASSIGN_OR_RETURN(const ClusterPlacement next,
+                             change_placement(now, change, record.config()));
+  set_placement(next, *record.mutable_config());
+  changed_.notify_all();
+  return book_.save(record);
+}
+
+void NodeDaemon::take_placement_locked(const std::string& run,
+                                       const proto::RunPlacement& placement) {
+  proto::RunRecord* record = book_.find(run);
+  if (!record) return;
+  proto::Placement& kept = *record->mutable_config()->mutable_placement();
+  *kept.mutable_targets() = placement.targets();
+  *kept.mutable_trainers() = placement.trainers();
+  *record->mutable_former_nodes() = placement.former_nodes();
+  const Status saved = book_.save(*record);
+  if (!saved.ok()) log_error("the record of run {} is not saved: {}", run, saved.message());
+}
+
+void NodeDaemon::end_worker(const proto::Frame& frame) {
+  const std::string& device = frame.end_worker().device();
+  const proto::Endpoint worker =
+      endpoint_of(options_.name, proto::Endpoint::WORKER, frame.from().run(), device);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto child = children_.find(key_of(worker));
+    if (child != children_.end()) {
+      child->second->tell_end = true;
+      return end_child_locked(*child->second);
+    }
+  }
+  proto::Frame reply;
+  *reply.mutable_to() = frame.from();
+  *reply.mutable_from() = worker;
+  reply.mutable_ended()->set_device(device);
+  reply.mutable_ended()->set_how("it had ended");
+  route(std::move(reply));
+}
+
+}  // namespace percheron
