@@ -81,6 +81,8 @@ struct SupervisorWorld {
   const std::atomic<int>& stop_signals;
   SupervisorSettings settings;
   std::function<void(const Status&, const RunSummary&)> on_finish;  // called once
+  // Ends the process of a worker that lives and does not answer; null where it has none of its own.
+  std::function<void(WorkerKind, int number, const std::string& why)> end_worker;
 };
 /// Decides; everybody reports to it. It monitors all others, so that the end of one ends the run.
 caf::actor start_supervisor(caf::actor_system& system, SupervisorWorld world, PeersPtr peers);
@@ -99,6 +101,8 @@ class RemoteWorkers {
   /// Starts an actor for each and fills in peers->targets and peers->trainers; from now on their
   /// messages arrive at `peers`.
   virtual void start(caf::actor_system& system, const std::shared_ptr<Peers>& peers) = 0;
+  /// One lives and does not answer: its process is ended. No effect where that has been replaced.
+  virtual void end_worker(WorkerKind kind, int number, const std::string& why) = 0;
   /// No message arrives after this.
   virtual void stop() = 0;
 };

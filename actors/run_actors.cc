@@ -244,7 +244,13 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
                           settings,
                           [&end](const Status& status, const RunSummary& summary) {
                             end.set_value({status, summary});
-                          }};
+                          },
+                          {}};
+    if (remote) {
+      world.end_worker = [remote](WorkerKind kind, int number, const std::string& why) {
+        remote->end_worker(kind, number, why);
+      };
+    }
     peers->supervisor = start_supervisor(system, std::move(world), peers);
     peers->sampler = start_sampler(system, parts, peers);
     peers->mailbox = start_mailbox(system, parts, peers);

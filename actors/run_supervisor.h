@@ -143,6 +143,8 @@ class RunSupervisor {
   void tick(int signals);
 
   bool finished() const { return finished_; }
+  /// Trainers measure the held-out data, which may take long.
+  bool evaluating() const { return evaluation_.has_value(); }
   /// The run has such a worker, and it is not lost.
   bool there(WorkerKind kind, int number) const { return roll_.there(kind, number); }
   /// The run has a place for such a worker, which is lost.

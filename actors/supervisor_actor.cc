@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "actors/actor_system.h"
+#include "actors/policy/lease_watch.h"
 #include "base/units.h"
 #include "data/checkpoint.h"
 
@@ -98,6 +99,7 @@ class Orders final : public RunOrders {
   void finish(const Status& status) override { pending_finish_ = status; }
   const std::optional<Status>& pending_finish() const { return pending_finish_; }
   SupervisorWorld& world() { return world_; }
+  const SupervisorWorld& world() const { return world_; }
 
   PoolState pool() const {
     const RunParts& parts = world_.parts;
@@ -155,7 +157,8 @@ class Shell {
         peers_(peers),
         orders_(self, std::move(world), peers),
         supervisor_(orders_.world().settings, orders_, orders_.world().observer,
-                    *orders_.world().parts.clock) {}
+                    *orders_.world().parts.clock),
+        leases_(orders_.world().end_worker ? lease_seconds(orders_.world().parts) : 0) {}
 
   void begin() {
     const auto watch = [this](const caf::actor& actor) { self_->monitor(actor); };
@@ -174,7 +177,41 @@ class Shell {
   void tick() {
     supervisor_.tick(orders_.world().stop_signals.load());
     activity().tick(orders_.store());
+    end_overdue();
     if (!supervisor_.finished()) tick_later();
+  }
+
+  void target_work(const TargetWork& message) {
+    if (message.leased) {
+      leases_.leased(WorkerKind::kTarget, message.target, message.id, now());
+    } else {
+      leases_.settled(WorkerKind::kTarget, message.target);
+    }
+    tell_quarantined();
+    supervisor_.target_work(message.target, message.id, message.leased, message.tokens,
+                            message.seconds);
+  }
+
+  void trainer_work(const TrainerWork& message) {
+    if (message.leased) {
+      leases_.leased(WorkerKind::kTrainer, message.trainer, message.id, now());
+    } else {
+      leases_.settled(WorkerKind::kTrainer, message.trainer);
+    }
+    supervisor_.trainer_work({message.trainer, message.id, message.leased, message.tokens,
+                              message.samples, message.seconds, message.steals,
+                              message.membership});
+  }
+
+  // A lease that was taken from it meanwhile is settled by no word of its own.
+  void reduced(const Reduced& message) {
+    leases_.settled(WorkerKind::kTrainer, message.trainer);
+    supervisor_.reduced(message.trainer, message.step, message.membership, message.seconds);
+  }
+
+  void rewound(int64_t step) {
+    leases_.clear();
+    supervisor_.rewound(step);
   }
 
   void applied(const Applied& message) {
@@ -219,6 +256,7 @@ class Shell {
     if (supervisor_.there(message.kind, message.number)) {
       activity().lost(message.kind, message.number);
     }
+    leases_.settled(message.kind, message.number);
     supervisor_.worker_lost(message.kind, message.number);
     if (message.kind == WorkerKind::kTrainer) end_lost_checkpoint(message.number);
   }
@@ -301,6 +339,26 @@ class Shell {
   RunSupervisor& supervisor() { return supervisor_; }
 
  private:
+  static double lease_seconds(const RunParts& parts) {
+    return static_cast<double>(parts.setup->config.cluster().lease_seconds());
+  }
+  double now() const {
+    return static_cast<double>(orders_.world().parts.clock->monotonic_ns()) * 1e-9;
+  }
+
+  // Processes that live while their device does not: what follows is that of a death.
+  void end_overdue() {
+    if (supervisor_.evaluating()) leases_.excuse(now());
+    for (const LeaseWatch::Overdue& overdue : leases_.take_overdue(now())) {
+      const std::string why = fmt::format(
+          "has held micro-batch ({}, {}) for {} s (cluster.lease_seconds)", overdue.id.epoch,
+          overdue.id.index, orders_.world().parts.setup->config.cluster().lease_seconds());
+      orders_.world().observer.on_event(fmt::format(
+          "{} {} {}: its process is ended", worker_kind_name(overdue.kind), overdue.number, why));
+      orders_.world().end_worker(overdue.kind, overdue.number, why);
+    }
+  }
+
   RunActivity& activity() { return *orders_.world().parts.activity; }
   void tick_later() { self_->delayed_send(self_, kTickInterval, Tick{}); }
 
@@ -308,6 +366,7 @@ class Shell {
   PeersPtr peers_;
   Orders orders_;
   RunSupervisor supervisor_;
+  LeaseWatch leases_;
   bool told_end_ = false;
 };
 
@@ -317,16 +376,9 @@ caf::message_handler run_handlers(const std::shared_ptr<Shell>& shell) {
   return {
       [shell](const Begin&) { shell->begin(), shell->settle(); },
       [shell](const Tick&) { shell->tick(), shell->settle(); },
-      [shell, s](const TargetWork& m) {
-        shell->tell_quarantined();
-        s->target_work(m.target, m.id, m.leased, m.tokens, m.seconds), shell->settle();
-      },
+      [shell](const TargetWork& m) { shell->target_work(m), shell->settle(); },
       [shell](const SetAside& m) { shell->set_aside(m), shell->settle(); },
-      [shell, s](const TrainerWork& m) {
-        s->trainer_work(
-            {m.trainer, m.id, m.leased, m.tokens, m.samples, m.seconds, m.steals, m.membership});
-        shell->settle();
-      },
+      [shell](const TrainerWork& m) { shell->trainer_work(m), shell->settle(); },
       [shell, s](const EpochExhausted& m) {
         if (m.epoch == kHeldOutEpoch) {
           s->held_out_ready();
@@ -338,9 +390,7 @@ caf::message_handler run_handlers(const std::shared_ptr<Shell>& shell) {
       [shell, s](const StepComputed& m) {
         s->step_computed(m.step, m.membership), shell->settle();
       },
-      [shell, s](const Reduced& m) {
-        s->reduced(m.trainer, m.step, m.membership, m.seconds), shell->settle();
-      },
+      [shell](const Reduced& m) { shell->reduced(m), shell->settle(); },
       [shell](const Applied& m) { shell->applied(m), shell->settle(); },
       [shell](const Evaluated& m) { shell->evaluated(m), shell->settle(); },
       [shell, s](const SnapshotTaken& m) { s->snapshot_taken(m.step, m.seconds), shell->settle(); },
@@ -368,7 +418,7 @@ caf::message_handler member_handlers(const std::shared_ptr<Shell>& shell) {
       [shell, s](const Restored& m) {
         s->restored(m.trainer, m.round, m.checksum, m.outcome.status()), shell->settle();
       },
-      [shell, s](const Rewind& m) { s->rewound(m.step), shell->settle(); },
+      [shell](const Rewind& m) { shell->rewound(m.step), shell->settle(); },
       [shell, s](const Steer& m) { s->order(m.order), shell->settle(); },
   };
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "actors/node/linked_process.h"
+#include "actors/service/heartbeat.h"
 #include "actors/service/run_reporter.h"
 #include "actors/service/supervisor_process.h"
 #include "actors/service/worker_process.h"
@@ -82,15 +83,27 @@ Status report(ServiceRun& run, const RunSummary& summary) {
   return out.status();
 }
 
+/// Tells the daemon why the run ends. Whoever went away may come back: then the daemon starts it
+/// again. Everything else is final.
+Status end_with(const Status& error, RunReporter& reporter, FrameLink& daemon) {
+  const bool again = error.code() == StatusCode::kUnavailable;
+  reporter.set_state(again ? proto::RunReport::RECOVERING : proto::RunReport::FAILED,
+                     error.message());
+  daemon.flush();
+  return error;
+}
+
 Status supervise(FrameLink& daemon, const proto::StartSupervisor& order, RunReporter& reporter) {
-  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceRun> run,
-                             ServiceRun::make(daemon, order, system_files(), system_clock()));
+  const Result<std::unique_ptr<ServiceRun>> made =
+      ServiceRun::make(daemon, order, system_files(), system_clock());
+  if (!made.ok()) return end_with(made.status(), reporter, daemon);
+  ServiceRun* const run = made->get();  // It closes the link when it goes.
   reporter.set_workers([&run] { return run->workers(); });
   const Result<RunSummary> summary = start_and_run(*run, reporter, system_files());
   reporter.set_workers(nullptr);
   if (!summary.ok()) {
     run->orders().on_end("has ended: " + summary.status().message(), 0);
-    return summary.status();
+    return end_with(summary.status(), reporter, daemon);
   }
   if (!summary->stopped_early) {
     const Status reported = report(*run, *summary);
@@ -113,7 +126,9 @@ Status supervise(FrameLink& daemon, const proto::StartSupervisor& order, RunRepo
 Status run_supervisor_process() {
   PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<FrameChannel> channel, daemon_channel());
   FrameLink daemon(std::move(channel), system_clock());
+  const Heartbeat heart(daemon);
   const Result<ReceivedFrame> first = daemon.receive();
+  daemon.turn().rests();  // The run's own thread reads on, once there is one.
   if (!first.ok() || !first->frame.has_start_supervisor()) {
     return failed_precondition("this command is started by `percheron node` alone");
   }
@@ -125,14 +140,7 @@ Status run_supervisor_process() {
     *frame.mutable_report() = report;
     daemon.send(std::move(frame));
   });
-  const Status status = supervise(daemon, order, reporter);
-  if (status.ok()) return status;
-  // Whoever went away may come back: the daemon starts this again. Everything else is final.
-  const bool again = status.code() == StatusCode::kUnavailable;
-  reporter.set_state(again ? proto::RunReport::RECOVERING : proto::RunReport::FAILED,
-                     status.message());
-  daemon.flush();
-  return status;
+  return supervise(daemon, order, reporter);
 }
 
 }  // namespace

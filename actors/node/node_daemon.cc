@@ -28,7 +28,12 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::start(NodeOptions options, FileS
 }
 
 NodeDaemon::NodeDaemon(NodeOptions options, FileSystem& files, const Clock& clock, RunBook book)
-    : options_(std::move(options)), files_(files), clock_(clock), book_(std::move(book)) {
+    : options_(std::move(options)),
+      files_(files),
+      clock_(clock),
+      book_(std::move(book)),
+      silence_({.silence_seconds = options_.silence_seconds,
+                .first_seconds = options_.first_sign_seconds}) {
   for (proto::RunRecord* record : book_.all()) {
     proto::RunReport& report = *record->mutable_report();
     if (run_is_over(report.state()) || record->released()) continue;
@@ -80,6 +85,7 @@ Status NodeDaemon::start_child_locked(const proto::Endpoint& endpoint, proto::Fr
   child->link->send(std::move(first));
   child->reader = std::thread([this, child] { read_from(child); });
   children_[key_of(endpoint)] = child;
+  silence_.watch(child->process->pid(), now());
   return ok_status();
 }
 
@@ -96,6 +102,10 @@ void NodeDaemon::read_from(const ChildPtr& child) {
       changed_.notify_all();
       return;
     }
+    if (received->frame.has_alive()) {
+      alive(*child);
+      continue;
+    }
     // A process speaks for itself alone.
     *received->frame.mutable_from() = child->endpoint;
     route(std::move(received->frame), std::move(received->fd));
@@ -104,6 +114,7 @@ void NodeDaemon::read_from(const ChildPtr& child) {
 
 void NodeDaemon::end_child_locked(Child& child) {
   child.unwanted = true;
+  silence_.forget(child.process->pid());
   if (child.kill_at == 0) child.kill_at = now() + kEndSeconds;
   child.link->close();
 }
@@ -127,18 +138,20 @@ void NodeDaemon::child_ended(const ChildPtr& child, bool well, const std::string
     const auto known = children_.find(key_of(child->endpoint));
     if (known != children_.end() && known->second == child) children_.erase(known);
     child->ended = true;
+    silence_.forget(child->process->pid());
+    const std::string why = child->killed_for.empty() ? how : child->killed_for;
     gone_.push_back(child);
     log_info("{} {} of run {} ended: {}", proto::Endpoint::Kind_Name(child->endpoint.kind()),
-             child->endpoint.device(), child->endpoint.run(), how);
+             child->endpoint.device(), child->endpoint.run(), why);
     if (child->endpoint.kind() == proto::Endpoint::SUPERVISOR) {
-      supervisor_ended_locked(child, well, how);
+      supervisor_ended_locked(child, well, why);
     } else if (!child->unwanted || child->tell_end) {
       *told.mutable_to() = endpoint_of(child->worker.supervisor_node(), proto::Endpoint::SUPERVISOR,
                                        child->endpoint.run());
       *told.mutable_from() = child->endpoint;
       told.mutable_ended()->set_device(child->endpoint.device());
       told.mutable_ended()->set_attempt(child->worker.attempt());
-      told.mutable_ended()->set_how(how);
+      told.mutable_ended()->set_how(why);
     }
     changed_.notify_all();
   }
@@ -151,6 +164,11 @@ Status NodeDaemon::spawn_worker(const proto::StartWorker& worker) {
       endpoint_of(options_.name, proto::Endpoint::WORKER, worker.run(), worker.device());
   for (const auto& [key, child] : children_) {
     if (child->endpoint.device() != worker.device() || child->unwanted) continue;
+    if (child->endpoint.run() == worker.run()) {  // Its supervisor has given it up.
+      kill_locked(*child, "is replaced by another process");
+      end_child_locked(*child);
+      continue;
+    }
     return failed_precondition(fmt::format("{}/{} belongs to run {}", options_.name,
                                            worker.device(), child->endpoint.run()));
   }
@@ -223,6 +241,7 @@ void NodeDaemon::take(const proto::Frame& frame, FileDescriptor fd) {
     }
     case proto::Frame::kFetch: return fetch(frame);
     case proto::Frame::kRelease: return features_.release(run, frame.release());
+    case proto::Frame::kEndWorker: return end_worker(run, frame.end_worker());
     case proto::Frame::kReport: {
       const std::lock_guard lock(mutex_);
       return take_report_locked(run, frame.report());
@@ -300,6 +319,7 @@ void NodeDaemon::tick() {
       for (const auto& [key, child] : children_) {
         if (child->kill_at > 0 && now() > child->kill_at) child->process->signal(SIGKILL);
       }
+      end_silent_locked();
       if (shutting_down_ && children_.empty() && gone.empty()) return;
       if (!shutting_down_) {
         queue_recovering_locked();

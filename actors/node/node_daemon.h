@@ -15,6 +15,7 @@
 #include "actors/node/feature_regions.h"
 #include "actors/node/linked_process.h"
 #include "actors/node/run_book.h"
+#include "actors/policy/silence_watch.h"
 #include "actors/service/frame_link.h"
 #include "actors/service/placement_change.h"
 #include "base/clock.h"
@@ -31,6 +32,8 @@ struct NodeOptions {
   std::string program;          // the percheron executable, which is started for each process
   int restarts_max = 5;         // of a run's supervisor within restart_window_seconds
   double restart_window_seconds = 600;
+  double silence_seconds = 3;      // after which a process of a run is taken for hung
+  double first_sign_seconds = 30;  // that it gets to start
 };
 
 /// Passes frames on to other nodes.
@@ -95,6 +98,7 @@ class NodeDaemon {
     bool unwanted = false;   // was told to end
     bool tell_end = false;   // its end is told all the same
     double kill_at = 0;      // when it is ended by force; 0 = not
+    std::string killed_for;  // why it was ended by force
   };
   using ChildPtr = std::shared_ptr<Child>;
   struct Order {
@@ -115,6 +119,12 @@ class NodeDaemon {
   void child_ended(const ChildPtr& child, bool well, const std::string& how);
   Status spawn_worker(const proto::StartWorker& worker);
   std::string log_path(const std::string& run, const std::string& process) const;
+
+  // Of processes that live and do not answer, in node_liveness.cc.
+  void alive(const Child& child);
+  void kill_locked(Child& child, const std::string& why);
+  void end_silent_locked();
+  void end_worker(const std::string& run, const proto::EndWorker& order);
 
   // Of frames.
   void take(const proto::Frame& frame, FileDescriptor fd);
@@ -176,6 +186,7 @@ class NodeDaemon {
   RunBook book_;
   std::map<std::string, ChildPtr> children_;             // by key_of() their endpoint
   std::vector<ChildPtr> gone_;                           // to be destroyed by tick()
+  SilenceWatch silence_;                                 // of children_, by process number
   std::map<uint64_t, Order> orders_;                     // that wait for a run's answer
   std::map<std::string, std::vector<double>> restarts_;  // of supervisors, when
   std::map<std::string, double> restart_at_;             // of supervisors that are to come back

@@ -119,20 +119,28 @@ void PeerNetwork::take_state(const NodeIdentity& peer, const proto::NodeState& s
     log_warning("{} says that it is {} at {}: ignored", peer.name, state.name(), state.address());
     return;
   }
-  const std::lock_guard lock(mutex_);
-  know_locked(*address);
-  for (const std::string& text : state.peers()) {
-    if (const Result<NodeAddress> other = NodeAddress::parse(text); other.ok()) know_locked(*other);
+  bool again = false;
+  {
+    const std::lock_guard lock(mutex_);
+    know_locked(*address);
+    for (const std::string& text : state.peers()) {
+      if (const Result<NodeAddress> other = NodeAddress::parse(text); other.ok())
+        know_locked(*other);
+    }
+    const auto known = peers_.find(*address);
+    if (known == peers_.end()) return;
+    Peer& self = *known->second;
+    // It was quicker than its silence: its processes and features are gone all the same.
+    again = self.heard > 0 && self.state.incarnation_uuid() != state.incarnation_uuid();
+    if (again) log_warning("node {} at {} was started again", state.name(), state.address());
+    if (self.heard == 0) log_info("node {} at {} has joined", state.name(), state.address());
+    self.name = state.name();
+    self.state = state;
+    self.heard = now();
+    send_held_locked(self);
+    changed_.notify_all();
   }
-  const auto known = peers_.find(*address);
-  if (known == peers_.end()) return;
-  Peer& self = *known->second;
-  if (self.heard == 0) log_info("node {} at {} has joined", state.name(), state.address());
-  self.name = state.name();
-  self.state = state;
-  self.heard = now();
-  send_held_locked(self);
-  changed_.notify_all();
+  if (again) daemon_.node_lost(peer.name);
 }
 
 // The caller holds the mutex.
@@ -222,6 +230,7 @@ Result<FileDescriptor> PeerNetwork::pull(const std::string& run, const proto::Fe
     const std::lock_guard lock(mutex_);
     const PeerPtr peer = find_locked(key.node());
     if (!peer) return not_found("there is no node " + key.node());
+    if (peer->lost) return unavailable("node " + key.node() + " can't be reached");
     if (!peer->bulk) {
       peer->bulk = std::make_shared<BulkClient>(
           key.node(),
@@ -372,6 +381,7 @@ void PeerNetwork::tick() {
           peer->heard = 0;
           peer->lost = true;
           peer->link.reset();
+          if (peer->bulk) peer->bulk->close();  // Whoever pulls waits no longer.
           peer->bulk.reset();
         }
         if (peer->link) {

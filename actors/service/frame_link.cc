@@ -30,6 +30,7 @@ void FrameLink::send(proto::Frame frame, FileDescriptor fd) {
 }
 
 Result<ReceivedFrame> FrameLink::receive() {
+  turn_.rests();
   PERCHERON_ASSIGN_OR_RETURN(std::optional<Frame> frame, channel_->receive(Deadline::never()));
   if (!frame) return unavailable("the link with " + channel_->peer() + " ended");
   ReceivedFrame received;
@@ -37,6 +38,7 @@ Result<ReceivedFrame> FrameLink::receive() {
     return data_loss("what " + channel_->peer() + " sent is no frame of this protocol");
   }
   received.fd = std::move(frame->fd);
+  turn_.takes();
   return received;
 }
 

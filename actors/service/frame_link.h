@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "actors/policy/reader_turn.h"
 #include "actors/work_thread.h"
 #include "base/clock.h"
 #include "base/status.h"
@@ -30,8 +31,8 @@ class FrameLink {
   /// Sends later, in order. A frame that can't be sent, and a peer that takes so little that
   /// kWaitingMax of them wait, ends the link, which receive() tells.
   void send(proto::Frame frame, FileDescriptor fd = {});
-  /// Waits for the next frame. kUnavailable or kCancelled when the link has ended, kDataLoss for
-  /// bytes that are no frame.
+  /// Waits for the next frame; one thread reads. kUnavailable or kCancelled when the link has
+  /// ended, kDataLoss for bytes that are no frame.
   Result<ReceivedFrame> receive();
   /// Waits until everything given to send() before is on its way, or the link has ended.
   void flush() { sender_.drain(); }
@@ -39,6 +40,9 @@ class FrameLink {
   /// Whether nothing can be sent any more.
   bool ended() const { return ended_; }
   std::string peer() const { return channel_->peer(); }
+  /// What the thread that reads is at: busy from one receive() to the next, unless it says that it
+  /// rests.
+  ReaderTurn& turn() { return turn_; }
 
  private:
   static constexpr size_t kWaitingMax = WorkThread::kJobsMax / 2;
@@ -47,6 +51,7 @@ class FrameLink {
 
   std::unique_ptr<FrameChannel> channel_;
   std::atomic<bool> ended_{false};
+  ReaderTurn turn_;
   WorkThread sender_;  // last: it uses the channel
 };
 

@@ -130,6 +130,12 @@ Result<ClusterPlacement> read_placement(const proto::Run& run, const std::string
         "leave it at 1, or run `percheron train`",
         devices_per_target));
   }
+  if (run.cluster().lease_seconds() < 0) {
+    return invalid_argument(fmt::format(
+        "cluster.lease_seconds is {}: give the seconds that a worker may hold one micro-batch, "
+        "or 0 for as long as it likes",
+        run.cluster().lease_seconds()));
+  }
   ClusterPlacement placement;
   PERCHERON_ASSIGN_OR_RETURN(placement.targets,
                              read_entries("targets", run.placement().targets(), own_node));

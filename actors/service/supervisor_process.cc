@@ -128,6 +128,7 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
   void end_workers() override;
 
   void start(caf::actor_system& system, const std::shared_ptr<Peers>& peers) override;
+  void end_worker(WorkerKind kind, int number, const std::string& why) override;
   void stop() override;
 
  private:
@@ -354,6 +355,21 @@ void ServiceRunImpl::start_remote(WorkerKind kind, int number, const PlacedDevic
            start_remote_actor(*system_,
                               target ? proto::ActorMessage::TARGET : proto::ActorMessage::TRAINER,
                               number, send_there));
+}
+
+void ServiceRunImpl::end_worker(WorkerKind kind, int number, const std::string& why) {
+  const std::vector<PlacedDevice>& places =
+      kind == WorkerKind::kTarget ? placement_.targets : placement_.trainers;
+  const PlacedDevice& placed = places[static_cast<size_t>(number)];
+  for (const proto::WorkerState& state : workers_.states()) {
+    if (state.node() != placed.node || state.device() != to_string(placed.device)) continue;
+    proto::Frame frame;
+    proto::EndWorker& order = *frame.mutable_end_worker();
+    order.set_device(state.device());
+    order.set_attempt(state.restarts());
+    order.set_why(why);
+    send_to_daemon(placed.node, std::move(frame));
+  }
 }
 
 void ServiceRunImpl::stop() {

@@ -12,6 +12,7 @@
 #include "actors/run_assembly.h"
 #include "actors/run_fingerprint.h"
 #include "actors/service/frame_link.h"
+#include "actors/service/heartbeat.h"
 #include "actors/service/remote_actors.h"
 #include "actors/service/worker_features.h"
 #include "base/log.h"
@@ -48,6 +49,7 @@ class WorkerProcess {
   FileSystem& files_;
   const Clock& clock_;
   FrameLink link_;
+  Heartbeat heart_{link_};
   proto::StartWorker order_;
   proto::Endpoint self_, supervisor_;
   std::shared_ptr<RunSetup> setup_;
@@ -102,6 +104,7 @@ Status WorkerProcess::run() {
     }
     const Status status = take(std::move(received).value());
     if (status.ok()) continue;
+    link_.turn().rests();
     link_.flush();
     return status;
   }
@@ -137,6 +140,7 @@ Status WorkerProcess::take(ReceivedFrame received) {
 }
 
 Status WorkerProcess::start(const proto::StartWorker& order) {
+  link_.turn().rests();  // A large target takes its time to load.
   if (setup_) return failed_precondition("a worker is started once");
   order_ = order;
   self_.set_node(order.node());
@@ -187,6 +191,7 @@ Status WorkerProcess::load(proto::WorkerLoaded& loaded) {
 }
 
 Status WorkerProcess::prepare(const proto::PrepareWorker& order) {
+  link_.turn().rests();  // So does a checkpoint.
   if (!parts_ || peers_) return failed_precondition("a worker is prepared once, after it started");
   proto::Frame frame;
   proto::WorkerPrepared& prepared = *frame.mutable_prepared();

@@ -1,0 +1,58 @@
+// Processes that hang without dying are found by their silence, or by those who wait for them, and
+// ended; what follows is that of any death.
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include "actors/node/node_daemon.h"
+#include "base/log.h"
+
+namespace percheron {
+namespace {
+
+// As the process calls itself: "worker RUN/cpu:0".
+std::string name_of(const proto::Endpoint& endpoint) {
+  if (endpoint.kind() == proto::Endpoint::SUPERVISOR) return "supervisor " + endpoint.run();
+  return "worker " + endpoint.run() + "/" + endpoint.device();
+}
+
+}  // namespace
+
+void NodeDaemon::alive(const Child& child) {
+  const std::lock_guard lock(mutex_);
+  silence_.heard(child.process->pid(), now());
+}
+
+void NodeDaemon::kill_locked(Child& child, const std::string& why) {
+  if (child.ended) return;
+  log_warning("{} {}: it is ended", name_of(child.endpoint), why);
+  child.killed_for = why;
+  silence_.forget(child.process->pid());
+  child.process->signal(SIGKILL);
+}
+
+void NodeDaemon::end_silent_locked() {
+  for (const auto& [key, child] : children_) {
+    // Its signs of life wait behind a frame that this daemon itself is at.
+    if (child->link->turn().busy()) silence_.heard(child->process->pid(), now());
+  }
+  for (int64_t pid : silence_.take_silent(now())) {
+    for (const auto& [key, child] : children_) {
+      if (child->process->pid() != pid) continue;
+      kill_locked(*child, fmt::format("has been silent for {:.0f} s", options_.silence_seconds));
+    }
+  }
+}
+
+void NodeDaemon::end_worker(const std::string& run, const proto::EndWorker& order) {
+  proto::Endpoint endpoint;
+  endpoint.set_kind(proto::Endpoint::WORKER);
+  endpoint.set_run(run);
+  endpoint.set_device(order.device());
+  const std::lock_guard lock(mutex_);
+  const auto child = children_.find(key_of(endpoint));
+  if (child == children_.end() || child->second->worker.attempt() != order.attempt()) return;
+  kill_locked(*child->second, order.why());
+}
+
+}  // namespace percheron
