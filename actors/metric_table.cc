@@ -48,7 +48,7 @@ constexpr MetricInfo kMetrics[] = {
     {"percheron_steals_total", kCounter, "thief, victim", "Micro-batches that a trainer took from another one's home"},
     {"percheron_prefetched_micro_batches", kGauge, "bucket", "Micro-batches whose features are made or being made, and not used up, by upper bound of their bucket of length"},
     {"percheron_feature_store_bytes", kGauge, "kind", "Bytes of features in flight"},
-    {"percheron_feature_store_limit_bytes", kGauge, "", "features.bytes_max"},
+    {"percheron_feature_store_limit_bytes", kGauge, "", "features.bytes_max, of all nodes of the run"},
     {"percheron_feature_cache_bytes", kGauge, "kind", "Bytes of features kept for later epochs"},
     {"percheron_feature_cache_samples_total", kCounter, "result", "Samples that were looked for in the cache"},
 
@@ -72,7 +72,7 @@ constexpr MetricInfo kMetrics[] = {
     {"percheron_run_capacity_tokens_per_second", kGauge, "role", "Tokens in a second while the targets, or trainers, were busy"},
     {"percheron_run_trainer_wait_ratio", kGauge, "", "Share of the trainers' time without work, over the last steps"},
     {"percheron_run_acceptance_length", kGauge, "", "Held-out acceptance length of the last evaluation, at the longest draft"},
-    {"percheron_run_feature_bytes", kGauge, "", "Bytes of features in the supervisor's process"},
+    {"percheron_run_feature_bytes", kGauge, "", "Bytes that features have, or have been promised, on all nodes of the run"},
     {"percheron_run_steals", kGauge, "", "Micro-batches that trainers took from another one's home, in the whole run"},
     {"percheron_run_workers", kGauge, "state", "Worker processes of a run"},
     {"percheron_run_worker_restarts_total", kCounter, "node, device", "Worker processes that were started again, since their supervisor started"},

@@ -132,11 +132,18 @@ bool close_threads(RunParts& parts, WorkThread& disk, double seconds) {
   return ended;
 }
 
-RunLayout layout_of(const RunSetup& setup) {
-  RunLayout layout;
-  for (DeviceId id : setup.placement.targets) layout.target_devices.push_back(to_string(id));
-  for (DeviceId id : setup.placement.trainers) layout.trainer_devices.push_back(to_string(id));
-  return layout;
+// Devices of different nodes are different devices.
+RunLayout layout_of(const RunParts& parts) {
+  const auto names = [](const std::vector<DeviceId>& devices, const auto& places) {
+    std::vector<std::string> result;
+    for (size_t i = 0; i < devices.size(); ++i) {
+      const int node = i < places.size() ? places[i].node : 0;
+      result.push_back((node > 0 ? std::to_string(node) + "/" : "") + to_string(devices[i]));
+    }
+    return result;
+  };
+  return {names(parts.setup->placement.targets, parts.targets),
+          names(parts.setup->placement.trainers, parts.trainers)};
 }
 
 // How long jobs may go on after the end: a run that was told to end at once, or that stands still
@@ -222,7 +229,7 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
 
 Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment,
                               RemoteWorkers* remote) {
-  parts.activity->begin(layout_of(*parts.setup));
+  parts.activity->begin(layout_of(parts));
   ObserverThread observer(environment.observer, *parts.clock);
   WorkThread disk("checkpoint", *parts.clock);
   std::promise<End> end;

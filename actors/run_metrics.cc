@@ -111,13 +111,7 @@ MetricsPage::Labels RunMetrics::labels(MetricsPage::Labels more) const {
 
 std::string RunMetrics::state_of(const Counts& counts, const RunPhase& phase) const {
   if (counts.status.ended_well) return *counts.status.ended_well ? "ended" : "failed";
-  switch (phase.step) {
-    case RunPhase::Step::kLoading: return "loading";
-    case RunPhase::Step::kHeldOut: return "held_out";
-    case RunPhase::Step::kOver: return "ended";
-    case RunPhase::Step::kBetween: return phase.evaluating ? "evaluating" : "checkpoint";
-    default: return phase.evaluating ? "evaluating" : "training";
-  }
+  return std::string(phase_word(phase));
 }
 
 std::string RunMetrics::state() const { return state_of(counts(), activity_->snapshot().phase); }

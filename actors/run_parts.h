@@ -58,6 +58,12 @@ struct TrainerPlace {
   int node = 0;                         // whose store it reads first
 };
 
+/// What the stores of other processes may hold by the credits that were given out. Thread-safe.
+struct GrantedBytes {
+  std::atomic<uint64_t> bytes{0}, peak{0};
+  uint64_t bytes_max = 0;  // of all of them together
+};
+
 /// Everything that the actors of one process share. Made by train(), outlives the actors. Members
 /// are destroyed from the last to the first: what lives on a device goes before its worker.
 struct RunParts {
@@ -77,6 +83,7 @@ struct RunParts {
   std::shared_ptr<RunActivity> activity;  // what those who watch the run are told
   std::unique_ptr<FeatureStore> store;
   std::unique_ptr<CreditSource> credits;  // where stores are elsewhere, too; null: the store's own
+  std::shared_ptr<const GrantedBytes> granted;  // by `credits`; null with them
   std::unique_ptr<FeatureExchange> exchange;
   std::unique_ptr<Quarantine> quarantine;
   std::unique_ptr<OfflineFeatures> offline;  // null when no features were captured before

@@ -103,6 +103,9 @@ class Orders final : public RunOrders {
 
   PoolState pool() const {
     const RunParts& parts = world_.parts;
+    if (parts.granted) {
+      return {parts.granted->bytes, parts.granted->bytes_max, parts.granted->peak, 0};
+    }
     const FeatureStoreCounters counters = parts.store->counters();
     PoolState pool{counters.bytes(), parts.store->limits().bytes_max, counters.peak_bytes, 0};
     if (parts.cache) {
@@ -114,8 +117,13 @@ class Orders final : public RunOrders {
 
   StoreState store() const {
     const RunParts& parts = world_.parts;
-    const FeatureStoreCounters counters = parts.store->counters();
     StoreState state;
+    if (parts.granted) {
+      state.reserved_bytes = parts.granted->bytes;
+      state.bytes_max = parts.granted->bytes_max;
+      return state;
+    }
+    const FeatureStoreCounters counters = parts.store->counters();
     state.reserved_bytes = counters.reserved_bytes;
     state.published_bytes = counters.published_bytes;
     state.lingering_bytes = counters.lingering_bytes;

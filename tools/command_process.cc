@@ -55,14 +55,24 @@ Result<RunSummary> start_and_run(ServiceRun& run, RunReporter& reporter, FileSys
   observers.add(
       std::make_unique<ProgressLine>(stdout, ProgressLine::Style::kPlain, system_clock()));
   StartEvents start(observers);
+  const auto activity = std::make_shared<RunActivity>(system_clock());
+  reporter.set_activity(activity);
+  const ReportTicks ticks(reporter);
   PERCHERON_ASSIGN_OR_RETURN(
       const std::unique_ptr<RunParts> parts,
-      run.start_workers(RunEnvironment{files, system_clock(), start, run.orders().stop_signals()}));
+      run.start_workers(RunEnvironment{.files = files,
+                                       .clock = system_clock(),
+                                       .observer = start,
+                                       .stop_signals = run.orders().stop_signals(),
+                                       .activity = activity}));
   PERCHERON_RETURN_IF_ERROR(add_run_files(files, run.setup()->config, start.texts(), observers));
   observers.add(std::make_unique<Forwarding>(reporter));
   reporter.set_state(proto::RunReport::RUNNING);
-  return run.run(*parts,
-                 RunEnvironment{files, system_clock(), observers, run.orders().stop_signals()});
+  return run.run(*parts, RunEnvironment{.files = files,
+                                        .clock = system_clock(),
+                                        .observer = observers,
+                                        .stop_signals = run.orders().stop_signals(),
+                                        .activity = activity});
 }
 
 /// Measures the drafter of a run that is done, where its first target's device is of this node.

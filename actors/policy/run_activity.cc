@@ -45,6 +45,16 @@ double capacity(int64_t samples, double compute_seconds, size_t workers) {
 
 }  // namespace
 
+std::string_view phase_word(const RunPhase& phase) {
+  switch (phase.step) {
+    case RunPhase::Step::kLoading: return "loading";
+    case RunPhase::Step::kHeldOut: return "held_out";
+    case RunPhase::Step::kOver: return "ended";
+    case RunPhase::Step::kBetween: return phase.evaluating ? "evaluating" : "checkpoint";
+    default: return phase.evaluating ? "evaluating" : "training";
+  }
+}
+
 void RunActivity::begin(const RunLayout& layout) {
   const std::lock_guard lock(mutex_);
   const double now = this->now();
@@ -271,6 +281,7 @@ RunActivitySnapshot RunActivity::snapshot() const {
   snapshot.targets = activities(targets_, now);
   snapshot.trainers = activities(trainers_, now);
   snapshot.silent_seconds = now - seen_;
+  snapshot.seconds = now - made_;
   return snapshot;
 }
 

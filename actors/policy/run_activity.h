@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,8 @@ struct RunPhase {
   bool operator==(const RunPhase&) const = default;
 };
 inline constexpr size_t kRunPhases = 7;
+/// In one word, as metrics and people read it: "loading", "training", ...
+std::string_view phase_word(const RunPhase& phase);
 
 /// Where a run's workers are.
 struct RunLayout {
@@ -93,6 +96,7 @@ struct RunActivitySnapshot {
   // Of all targets, all trainers together, while they compute; over the window.
   double capture_samples_per_second = 0, train_samples_per_second = 0;
   double silent_seconds = 0;  // since the supervisor was last seen
+  double seconds = 0;         // since the RunActivity was made
 };
 
 /// What the actors of a run say about their work to those who watch it. Each call takes a lock for
@@ -105,7 +109,7 @@ class RunActivity {
   static constexpr double kSampleSeconds = 1;
 
   /// `clock` is borrowed.
-  explicit RunActivity(const Clock& clock) : clock_(clock) {}
+  explicit RunActivity(const Clock& clock) : clock_(clock), made_(now()) {}
 
   /// A run begins, or goes on after a pause: nobody works yet, nothing is queued. Counts go on.
   void begin(const RunLayout& layout);
@@ -173,6 +177,7 @@ class RunActivity {
   void sample(double now);
 
   const Clock& clock_;
+  const double made_;
   mutable std::mutex mutex_;
   std::vector<Worker> targets_, trainers_;
   bool shared_device_ = false;

@@ -1,8 +1,30 @@
 #include "actors/service/run_reporter.h"
 
+#include <chrono>
 #include <utility>
 
+#include "actors/service/activity_report.h"
+
 namespace percheron {
+namespace {
+
+constexpr auto kTickInterval = std::chrono::milliseconds(500);
+
+// What a run without workers says nothing of.
+void clear_activity(proto::RunReport& report) {
+  report.clear_workers();
+  report.clear_activity_seconds();
+  report.clear_phase();
+  report.clear_bottleneck();
+  report.clear_homes();
+  report.clear_queued_later();
+  report.clear_steal_pairs();
+  report.clear_lease_expirations();
+  report.clear_capture_samples_per_second();
+  report.clear_train_samples_per_second();
+}
+
+}  // namespace
 
 RunReporter::RunReporter(const Clock& clock, Send send) : clock_(clock), send_(std::move(send)) {
   report_.set_state(proto::RunReport::STARTING);
@@ -10,28 +32,17 @@ RunReporter::RunReporter(const Clock& clock, Send send) : clock_(clock), send_(s
 
 void RunReporter::send_locked() {
   sent_at_ = clock_.monotonic_ns();
-  report_.clear_workers();
+  clear_activity(report_);
   if (workers_) {
     for (proto::WorkerState& state : workers_()) *report_.add_workers() = std::move(state);
+    if (activity_) add_activity(activity_->snapshot(), report_);
   }
   send_(report_);
 }
 
 void RunReporter::on_step(const StepReport& report) {
   const std::lock_guard lock(mutex_);
-  report_.set_step(report.step);
-  report_.set_steps_total(report.steps_total);
-  report_.set_epoch(report.epoch);
-  report_.set_loss(report.loss);
-  report_.set_simulated_acceptance_length(report.simulated_acceptance_length);
-  report_.set_tokens_per_second(report.tokens_per_second);
-  report_.set_target_tokens_per_second(report.target_tokens_per_second);
-  report_.set_trainer_tokens_per_second(report.trainer_tokens_per_second);
-  report_.set_wait_share(report.wait_share);
-  report_.set_feature_bytes(report.pool_bytes);
-  report_.set_feature_bytes_max(report.pool_bytes_max);
-  report_.set_steals(report.steals_total);
-  report_.set_eta_seconds(report.eta_seconds);
+  add_step(report, report_);
   if (clock_.monotonic_ns() - sent_at_ >= kIntervalNs) send_locked();
 }
 
@@ -73,11 +84,36 @@ void RunReporter::set_workers(std::function<std::vector<proto::WorkerState>()> w
   workers_ = std::move(workers);
 }
 
+void RunReporter::set_activity(std::shared_ptr<const RunActivity> activity) {
+  const std::lock_guard lock(mutex_);
+  activity_ = std::move(activity);
+}
+
+void RunReporter::tick() {
+  const std::lock_guard lock(mutex_);
+  if (clock_.monotonic_ns() - sent_at_ >= kIntervalNs) send_locked();
+}
+
 void RunReporter::set_state(proto::RunReport::State state, const std::string& message) {
   const std::lock_guard lock(mutex_);
   report_.set_state(state);
   report_.set_message(message);
   send_locked();
+}
+
+ReportTicks::ReportTicks(RunReporter& reporter)
+    : thread_([this, &reporter] {
+        std::unique_lock lock(mutex_);
+        while (!ended_.wait_for(lock, kTickInterval, [this] { return ending_; })) reporter.tick();
+      }) {}
+
+ReportTicks::~ReportTicks() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  ended_.notify_all();
+  thread_.join();
 }
 
 }  // namespace percheron

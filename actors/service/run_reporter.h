@@ -1,11 +1,15 @@
 #pragma once
 
+#include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "actors/observer.h"
+#include "actors/policy/run_activity.h"
 #include "base/clock.h"
 #include "proto/control.pb.h"
 
@@ -27,6 +31,10 @@ class RunReporter final : public RunObserver {
 
   /// Where the workers' states are asked for; null: nowhere any more.
   void set_workers(std::function<std::vector<proto::WorkerState>()> workers);
+  /// Whose numbers a report tells as long as there are workers.
+  void set_activity(std::shared_ptr<const RunActivity> activity);
+  /// Sends what it is, unless it was sent a moment ago: a step may take long.
+  void tick();
   /// At once.
   void set_state(proto::RunReport::State state, const std::string& message = "");
 
@@ -39,8 +47,22 @@ class RunReporter final : public RunObserver {
   const Send send_;
   std::mutex mutex_;
   std::function<std::vector<proto::WorkerState>()> workers_;
+  std::shared_ptr<const RunActivity> activity_;
   proto::RunReport report_;
   int64_t sent_at_ = 0;
+};
+
+/// Calls a reporter's tick() as long as it lives.
+class ReportTicks {
+ public:
+  explicit ReportTicks(RunReporter& reporter);  // borrowed
+  ~ReportTicks();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool ending_ = false;
+  std::thread thread_;  // last: it uses the others
 };
 
 }  // namespace percheron

@@ -48,24 +48,43 @@ class NodeCredits final : public CreditSource {
  public:
   explicit NodeCredits(uint64_t bytes_max) : bytes_max_(bytes_max), credits_({}) {}
 
+  std::shared_ptr<const GrantedBytes> granted() const { return granted_; }
+
   bool try_grant(int node, const WorkUnit& unit, int64_t open_step) override {
     know(node);
-    return unit.id.epoch == kHeldOutEpoch || credits_.try_grant(node, unit, open_step);
+    const bool granted =
+        unit.id.epoch == kHeldOutEpoch || credits_.try_grant(node, unit, open_step);
+    count();
+    return granted;
   }
-  void release(MicroBatchId id) override { credits_.release(id); }
+  void release(MicroBatchId id) override {
+    credits_.release(id);
+    count();
+  }
   void node_lost(int node) override {
     know(node);
     credits_.node_lost(node);
+    count();
   }
 
  private:
   // Nodes may come while the run goes on.
   void know(int node) {
-    while (credits_.nodes() <= node) credits_.add_node(bytes_max_);
+    while (credits_.nodes() <= node) {
+      credits_.add_node(bytes_max_);
+      granted_->bytes_max = static_cast<uint64_t>(credits_.nodes()) * bytes_max_;
+    }
+  }
+  void count() {
+    uint64_t bytes = 0;
+    for (int node = 0; node < credits_.nodes(); ++node) bytes += credits_.in_use(node);
+    granted_->bytes = bytes;
+    granted_->peak = std::max<uint64_t>(granted_->peak, bytes);
   }
 
   const uint64_t bytes_max_;
   Credits credits_;
+  const std::shared_ptr<GrantedBytes> granted_ = std::make_shared<GrantedBytes>();
 };
 
 class ServiceObserver final : public AnsweringObserver {
@@ -282,7 +301,9 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
   parts->checkpoint = {setup_, resume_fingerprint(*setup_, target_hash), parts->batches};
   const uint64_t bytes_max = setup_->config.features().bytes_max();
   PERCHERON_ASSIGN_OR_RETURN(parts->store, FeatureStore::make({bytes_max, setup_->step_bytes_max}));
-  parts->credits = std::make_unique<NodeCredits>(bytes_max);
+  auto credits = std::make_unique<NodeCredits>(bytes_max);
+  parts->granted = credits->granted();
+  parts->credits = std::move(credits);
   parts->exchange =
       std::make_unique<ReleasedFeatures>([this](const PlannedStep& step) { release(step); });
   parts->quarantine = std::make_unique<Quarantine>(static_cast<int64_t>(

@@ -394,6 +394,15 @@ std::vector<proto::WorkerState> WorkerSet::states() {
     state.set_device(to_string(placed.device));
     state.set_role(worker.roles.text());
     state.set_restarts(worker.attempt);
+    const auto add = [&state](proto::ActorMessage::Role role, const std::vector<int>& numbers) {
+      for (const int number : numbers) {
+        proto::ActorState& actor = *state.add_actors();
+        actor.set_role(role);
+        actor.set_number(number);
+      }
+    };
+    add(proto::ActorMessage::TARGET, worker.roles.targets);
+    add(proto::ActorMessage::TRAINER, worker.roles.trainers);
     switch (worker.state) {
       case State::kLoading: state.set_state("loading"); break;
       case State::kPreparing: state.set_state("preparing"); break;
