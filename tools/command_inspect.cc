@@ -118,8 +118,12 @@ Status inspect_directory(FileSystem& files, const std::string& path) {
   return out.status();
 }
 
-Status print_devices() {
+Status print_devices(bool json) {
   Printer out(stdout);
+  if (json) {
+    out.print("{}\n", devices_json().dump(2));
+    return out.status();
+  }
   for (const std::string& line : device_lines(open_nvml_monitor())) out.print("{}\n", line);
   return out.status();
 }
@@ -149,6 +153,7 @@ void add_inspect_command(CLI::App& app, Command& chosen) {
   command->footer(
       "Of a target's directory it says last whether a drafter can be trained for it: its weights "
       "and its tokenizer.json are read. The exit code is 1 when not.");
+  auto json = std::make_shared<bool>(false);
   CLI::Option* file =
       command->add_option("path", *path, "FILE.safetensors, or a directory with a config.json");
   command
@@ -156,8 +161,11 @@ void add_inspect_command(CLI::App& app, Command& chosen) {
                  "Instead: the devices cpu:0 and cuda:N of this machine, and what NVIDIA's driver "
                  "says of its cards: load, memory, power, temperature, errors")
       ->excludes(file);
-  command->callback([path, devices, &chosen] {
-    chosen = [path, devices] { return *devices ? print_devices() : inspect(*path); };
+  command
+      ->add_flag("--json", *json, "With --devices: the devices as JSON, without the cards' state")
+      ->needs("--devices");
+  command->callback([path, devices, json, &chosen] {
+    chosen = [path, devices, json] { return *devices ? print_devices(*json) : inspect(*path); };
   });
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/node/device_book.h"
 #include "actors/node/node_daemon.h"
 #include "actors/node/operator_channel.h"
 #include "actors/node/peer_network.h"
@@ -107,12 +108,14 @@ Status run_node(const NodeArguments& arguments) {
     PERCHERON_ASSIGN_OR_RETURN(metrics, NodeMetricsPage::start(arguments.metrics));
     out.write(metrics->text() + "\n");
   }
+  const DeviceBook devices(options.program);
   const CatchStopSignals catching;
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<NodeDaemon> daemon,
                              NodeDaemon::start(options, files, system_clock()));
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<PeerNetwork> peers,
                              join_cluster(arguments, *daemon, files));
   daemon->set_peers(peers.get());
+  daemon->set_devices(&devices);
   PERCHERON_ASSIGN_OR_RETURN(
       const std::unique_ptr<UnixListener> operators,
       UnixListener::start(operator_socket(arguments.state),
@@ -128,6 +131,7 @@ Status run_node(const NodeArguments& arguments) {
   if (metrics) metrics->show(nullptr, nullptr);
   operators->stop();
   daemon->set_peers(nullptr);
+  daemon->set_devices(nullptr);
   return ok_status();
 }
 

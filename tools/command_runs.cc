@@ -9,11 +9,9 @@
 #include <vector>
 
 #include "actors/node/run_book.h"
-#include "base/clock.h"
 #include "base/file_system.h"
-#include "tools/cluster_access.h"
 #include "tools/commands.h"
-#include "tools/node_client.h"
+#include "tools/node_access.h"
 #include "tools/printer.h"
 #include "tools/run_config.h"
 #include "tools/run_table.h"
@@ -24,9 +22,7 @@ namespace {
 constexpr auto kFollowInterval = std::chrono::milliseconds(500);
 
 struct RunArguments {
-  std::string state = default_state_directory();
-  std::string node;  // its address; empty = this machine's
-  ClusterAccess access;
+  NodeAccess at;
   std::string run;
   std::string config, name, device;
   std::vector<std::string> overrides;
@@ -58,25 +54,11 @@ void make_paths_absolute(proto::Run& run) {
   }
 }
 
-Result<NodeClient> connect(const RunArguments& arguments) {
-  if (arguments.node.empty()) return NodeClient::connect(arguments.state);
-  if (!arguments.access.given()) {
-    return invalid_argument("--node needs --certs DIR, or --insecure with --secret");
-  }
-  PERCHERON_ASSIGN_OR_RETURN(const NodeAddress address, NodeAddress::parse(arguments.node));
-  PERCHERON_ASSIGN_OR_RETURN(const Credentials credentials,
-                             arguments.access.credentials(system_files(), system_clock(),
-                                                          arguments.access.certificate.empty()
-                                                              ? std::string("operator")
-                                                              : arguments.access.certificate));
-  return NodeClient::connect(address, credentials);
-}
-
 Status submit(const RunArguments& arguments) {
   PERCHERON_ASSIGN_OR_RETURN(
       proto::Run run, read_run_config(system_files(), arguments.config, arguments.overrides));
   make_paths_absolute(run);
-  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, arguments.at.connect());
   proto::ControlRequest request;
   *request.mutable_submit()->mutable_config() = run;
   request.mutable_submit()->set_name(arguments.name);
@@ -92,17 +74,22 @@ Status submit(const RunArguments& arguments) {
 }
 
 Status status(const RunArguments& arguments) {
-  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, arguments.at.connect());
   proto::ControlRequest request;
   request.mutable_list()->set_run(arguments.run);
   PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
   Printer out(stdout);
-  out.write(arguments.json ? runs_json(reply).dump(2) + "\n" : run_table(reply));
+  if (arguments.json) {
+    out.write(runs_json(reply).dump(2) + "\n");
+  } else {
+    out.write(run_table(reply));
+    if (arguments.run.empty()) out.write("\n" + node_table(reply));
+  }
   return out.status();
 }
 
 Status order(const RunArguments& arguments, proto::RunOrder::Kind kind) {
-  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, arguments.at.connect());
   proto::ControlRequest request;
   request.mutable_order()->set_run(arguments.run);
   request.mutable_order()->mutable_order()->set_kind(kind);
@@ -174,7 +161,7 @@ Result<bool> run_is_going(NodeClient& node, const std::string& run) {
 }
 
 Status logs(const RunArguments& arguments) {
-  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, arguments.at.connect());
   Printer out(stdout);
   uint64_t offset = 0;
   bool last = !arguments.follow;
@@ -200,12 +187,7 @@ Status logs(const RunArguments& arguments) {
 CLI::App* add_command(CLI::App& app, Command& chosen, const char* name, const char* description,
                       const ArgumentsPtr& arguments, Status (*work)(const RunArguments&)) {
   CLI::App* command = app.add_subcommand(name, description);
-  command->add_option(
-      "--state", arguments->state,
-      "The node's state directory; default: $PERCHERON_STATE, else " + default_state_directory());
-  command->add_option("--node", arguments->node,
-                      "HOST:PORT of any node of the cluster, in place of this machine's");
-  arguments->access.add_options(command);
+  arguments->at.add_options(command);
   command->callback(
       [arguments, work, &chosen] { chosen = [arguments, work] { return work(*arguments); }; });
   return command;
@@ -228,7 +210,7 @@ void add_run_commands(CLI::App& app, Command& chosen) {
                       "Settings that replace the file's: section.key=value ...");
   add_json(command, arguments);
 
-  command = add_command(app, chosen, "status", "Show the runs of a node", arguments, status);
+  command = add_command(app, chosen, "status", "Show runs, nodes and devices", arguments, status);
   command->add_option("run", arguments->run, "Only this run");
   add_json(command, arguments);
 

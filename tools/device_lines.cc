@@ -17,6 +17,26 @@ std::string device_line(const DeviceInfo& info) {
                      info.native_bf16 ? "" : ", bf16 is a storage type");
 }
 
+struct FoundDevices {
+  std::vector<DeviceInfo> devices;
+  std::vector<std::string> absent;  // why there is no cpu:0, or no GPU
+};
+
+FoundDevices find_devices() {
+  FoundDevices found;
+  for (int i = -1; i < kCudaDevicesMax; ++i) {
+    const DeviceId id = i < 0 ? DeviceId{DeviceKind::kCpu, 0} : DeviceId{DeviceKind::kCuda, i};
+    const Result<std::unique_ptr<Device>> device = open_device(id, {});
+    if (device.ok()) {
+      found.devices.push_back((*device)->info());
+      continue;
+    }
+    if (i <= 0) found.absent.push_back(device.status().message());
+    if (i >= 0) break;
+  }
+  return found;
+}
+
 /// What is known, and the names of what is not.
 struct Parts {
   std::string known, unknown;
@@ -59,18 +79,23 @@ std::string card_line(size_t index, const Card& card, const Result<CardHealth>& 
                      parts.unknown.empty() ? "" : "; not told: " + parts.unknown);
 }
 
-std::vector<std::string> device_lines(const Result<std::unique_ptr<HealthMonitor>>& monitor) {
-  std::vector<std::string> lines;
-  for (int i = -1; i < kCudaDevicesMax; ++i) {
-    const DeviceId id = i < 0 ? DeviceId{DeviceKind::kCpu, 0} : DeviceId{DeviceKind::kCuda, i};
-    const Result<std::unique_ptr<Device>> device = open_device(id, {});
-    if (device.ok()) {
-      lines.push_back(device_line((*device)->info()));
-      continue;
-    }
-    if (i <= 0) lines.push_back(device.status().message());
-    if (i >= 0) break;
+nlohmann::ordered_json devices_json() {
+  const FoundDevices found = find_devices();
+  nlohmann::ordered_json devices = nlohmann::ordered_json::array();
+  for (const DeviceInfo& info : found.devices) {
+    devices.push_back({{"device", to_string(info.id)},
+                       {"description", info.description},
+                       {"threads", info.threads},
+                       {"memory_bytes", info.memory_bytes}});
   }
+  return {{"devices", devices}, {"absent", found.absent}};
+}
+
+std::vector<std::string> device_lines(const Result<std::unique_ptr<HealthMonitor>>& monitor) {
+  const FoundDevices found = find_devices();
+  std::vector<std::string> lines;
+  for (const DeviceInfo& info : found.devices) lines.push_back(device_line(info));
+  lines.insert(lines.end(), found.absent.begin(), found.absent.end());
   if (!monitor.ok()) {
     lines.push_back(monitor.status().message());
     return lines;

@@ -19,6 +19,97 @@ std::string number(double value, int digits) {
   return value > 0 ? fmt::format("{:.{}f}", value, digits) : "-";
 }
 
+std::string device_text(const proto::DeviceRecord& device) {
+  const proto::DeviceFacts& facts = device.facts();
+  std::string text = facts.description();
+  const auto add = [&text](const std::string& what) { text += (text.empty() ? "" : ", ") + what; };
+  if (facts.threads() > 0) {
+    add(fmt::format("{} thread{}", facts.threads(), facts.threads() == 1 ? "" : "s"));
+  }
+  if (facts.has_memory_used_bytes()) {
+    add(format_bytes(facts.memory_used_bytes()) + " of " + format_bytes(facts.memory_bytes()) +
+        " in use");
+  } else if (facts.memory_bytes() > 0) {
+    add(format_bytes(facts.memory_bytes()));
+  }
+  if (facts.has_power_watts()) add(fmt::format("{:.0f} W", facts.power_watts()));
+  if (facts.has_utilization()) add(fmt::format("{:.0f}% busy", 100 * facts.utilization()));
+  if (facts.has_temperature_celsius()) add(fmt::format("{} C", facts.temperature_celsius()));
+  return text;
+}
+
+using Json = nlohmann::ordered_json;
+
+Json workers_json(const proto::RunReport& report) {
+  Json workers = Json::array();
+  for (const proto::WorkerState& worker : report.workers()) {
+    Json actors = Json::array();
+    for (const proto::ActorState& actor : worker.actors()) {
+      actors.push_back(
+          {{"role", actor.role() == proto::ActorMessage::TARGET ? "target" : "trainer"},
+           {"number", actor.number()},
+           {"occupation", actor.occupation()},
+           {"busy_seconds", actor.busy_seconds()},
+           {"wait_seconds", actor.wait_seconds()},
+           {"samples", actor.samples()}});
+    }
+    workers.push_back({{"node", worker.node()},
+                       {"device", worker.device()},
+                       {"state", worker.state()},
+                       {"restarts", worker.restarts()},
+                       {"actors", actors}});
+  }
+  return workers;
+}
+
+// What its actors do; all of it goes on from the start of its supervisor.
+void add_activity(const proto::RunReport& report, Json& run) {
+  run["phase"] = report.phase();
+  run["bottleneck"] = report.bottleneck();
+  run["activity_seconds"] = report.activity_seconds();
+  run["capture_samples_per_second"] = report.capture_samples_per_second();
+  run["train_samples_per_second"] = report.train_samples_per_second();
+  run["lease_expirations"] = report.lease_expirations();
+  run["queued_later"] = report.queued_later();
+  Json homes = Json::array(), steals = Json::array();
+  for (const proto::HomeState& home : report.homes()) {
+    homes.push_back({{"home", home.home()}, {"tickets", home.tickets()}, {"bytes", home.bytes()}});
+  }
+  for (const proto::StealCount& steal : report.steal_pairs()) {
+    steals.push_back(
+        {{"thief", steal.thief()}, {"victim", steal.victim()}, {"count", steal.count()}});
+  }
+  run["homes"] = homes;
+  run["steal_pairs"] = steals;
+  run["workers"] = workers_json(report);
+}
+
+Json nodes_json(const proto::ControlReply& reply) {
+  Json nodes = Json::array();
+  for (const proto::NodeRecord& node : reply.nodes()) {
+    Json devices = Json::array();
+    for (const proto::DeviceRecord& device : node.devices()) {
+      const proto::DeviceFacts& facts = device.facts();
+      Json entry = {{"device", device.device()}, {"run", device.run()}};
+      if (facts.has_description()) entry["description"] = facts.description();
+      if (facts.has_threads()) entry["threads"] = facts.threads();
+      if (facts.has_memory_bytes()) entry["memory_bytes"] = facts.memory_bytes();
+      if (facts.has_memory_used_bytes()) entry["memory_used_bytes"] = facts.memory_used_bytes();
+      if (facts.has_power_watts()) entry["power_watts"] = facts.power_watts();
+      if (facts.has_utilization()) entry["utilization"] = facts.utilization();
+      if (facts.has_temperature_celsius()) {
+        entry["temperature_celsius"] = facts.temperature_celsius();
+      }
+      devices.push_back(std::move(entry));
+    }
+    nodes.push_back({{"node", node.name()},
+                     {"address", node.address()},
+                     {"reachable", node.reachable()},
+                     {"devices", devices}});
+  }
+  return nodes;
+}
+
 }  // namespace
 
 std::string run_table(const proto::ControlReply& reply) {
@@ -36,6 +127,27 @@ std::string run_table(const proto::ControlReply& reply) {
                     number(report.acceptance_length(), 3), number(report.tokens_per_second(), 0),
                     moving ? format_duration(report.eta_seconds()) : "-");
     if (!report.message().empty()) text += fmt::format("{:{}}  {}\n", "", width, report.message());
+  }
+  return text;
+}
+
+std::string node_table(const proto::ControlReply& reply) {
+  size_t width = 5;
+  for (const proto::NodeRecord& node : reply.nodes()) {
+    for (const proto::DeviceRecord& device : node.devices()) {
+      width = std::max(width, device.device().size());
+    }
+  }
+  std::string text;
+  for (const proto::NodeRecord& node : reply.nodes()) {
+    text += "node " + (node.name().empty() ? node.address() : node.name());
+    text += node.reachable() ? "\n" : ": out of reach\n";
+    for (const proto::DeviceRecord& device : node.devices()) {
+      const std::string what = device_text(device);
+      text += fmt::format("  {:{}}  {}{}{}\n", device.device(), width,
+                          device.run().empty() ? "free" : "run " + device.run(),
+                          what.empty() ? "" : "  ", what);
+    }
   }
   return text;
 }
@@ -67,8 +179,9 @@ nlohmann::ordered_json runs_json(const proto::ControlReply& reply) {
                     {"steals", report.steals()},
                     {"eta_seconds", report.eta_seconds()},
                     {"latest_checkpoint", report.latest_checkpoint()}});
+    add_activity(report, runs.back());
   }
-  return {{"runs", runs}};
+  return {{"runs", runs}, {"nodes", nodes_json(reply)}};
 }
 
 }  // namespace percheron

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "actors/node/device_book.h"
 #include "actors/node/feature_regions.h"
 #include "actors/node/linked_process.h"
 #include "actors/node/run_book.h"
@@ -25,6 +26,9 @@
 #include "proto/control.pb.h"
 
 namespace percheron {
+
+/// Into what operators are told of a node.
+void add_device(const proto::DeviceState& device, proto::NodeRecord& record);
 
 struct NodeOptions {
   std::string name;             // in the cluster; placement spells devices "NAME/cpu:0"
@@ -78,12 +82,16 @@ class NodeDaemon {
   void shut_down(double seconds);
 
   void set_peers(PeerLinks* peers) { peers_ = peers; }
+  /// Borrowed; null: nothing is known of this machine's devices.
+  void set_devices(const DeviceBook* devices) { devices_ = devices; }
   const FeatureRegions& features() const { return features_; }
   const std::string& name() const { return options_.name; }
   /// The runs that this node has accepted.
   std::vector<proto::RunRecord> own_runs();
   /// Devices of this node that runs have now.
   std::map<std::string, std::string> device_owners();
+  /// Those and the others of this machine.
+  std::vector<proto::DeviceState> devices();
 
  private:
   /// A process of a run.
@@ -179,6 +187,7 @@ class NodeDaemon {
   FileSystem& files_;
   const Clock& clock_;
   std::atomic<PeerLinks*> peers_{nullptr};
+  std::atomic<const DeviceBook*> devices_{nullptr};
   FeatureRegions features_;
 
   std::mutex mutex_;

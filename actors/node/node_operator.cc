@@ -25,6 +25,28 @@ std::string default_name(const proto::Run& run) {
 
 }  // namespace
 
+void add_device(const proto::DeviceState& device, proto::NodeRecord& record) {
+  proto::DeviceRecord& entry = *record.add_devices();
+  entry.set_device(device.device());
+  entry.set_run(device.run());
+  *entry.mutable_facts() = device.facts();
+}
+
+std::vector<proto::DeviceState> NodeDaemon::devices() {
+  const DeviceBook* book = devices_.load();
+  DeviceFactsMap facts = book ? book->devices() : DeviceFactsMap();
+  const std::map<std::string, std::string> owners = device_owners();
+  for (const auto& [device, run] : owners) facts[device];  // Logical ones, too: cpu:1
+  std::vector<proto::DeviceState> devices;
+  for (const auto& [name, known] : facts) {
+    proto::DeviceState& device = devices.emplace_back();
+    device.set_device(name);
+    if (const auto owner = owners.find(name); owner != owners.end()) device.set_run(owner->second);
+    *device.mutable_facts() = known;
+  }
+  return devices;
+}
+
 std::vector<proto::RunRecord> NodeDaemon::own_runs() {
   const std::lock_guard lock(mutex_);
   std::vector<proto::RunRecord> runs;
@@ -82,10 +104,7 @@ Status NodeDaemon::list(const proto::ListRuns& list, proto::ControlReply& reply)
   proto::NodeRecord& self = *reply.add_nodes();
   self.set_name(options_.name);
   self.set_reachable(true);
-  for (const auto& [device, run] : device_owners()) {
-    self.add_devices()->set_device(device);
-    self.mutable_devices()->rbegin()->set_run(run);
-  }
+  for (const proto::DeviceState& device : devices()) add_device(device, self);
   if (peers() && !list.only_here()) {
     for (const proto::RunRecord& record : peers()->runs()) runs.push_back(record);
     for (const proto::NodeRecord& record : peers()->nodes()) *reply.add_nodes() = record;

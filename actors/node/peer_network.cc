@@ -262,10 +262,7 @@ std::vector<proto::NodeRecord> PeerNetwork::nodes() {
       record.set_incarnation_uuid(peer->state.incarnation_uuid());
       record.set_version(peer->state.version());
       record.set_seen_seconds_ago(now() - peer->heard);
-      for (const proto::DeviceState& device : peer->state.devices()) {
-        record.add_devices()->set_device(device.device());
-        record.mutable_devices()->rbegin()->set_run(device.run());
-      }
+      for (const proto::DeviceState& device : peer->state.devices()) add_device(device, record);
     }
     nodes.push_back(record);
   }
@@ -324,11 +321,7 @@ proto::Frame PeerNetwork::state_frame() {
   for (const proto::RunRecord& record : daemon_.own_runs()) {
     state.add_runs(record.SerializeAsString());
   }
-  for (const auto& [device, run] : daemon_.device_owners()) {
-    proto::DeviceState& entry = *state.add_devices();
-    entry.set_device(device);
-    entry.set_run(run);
-  }
+  for (proto::DeviceState& device : daemon_.devices()) *state.add_devices() = std::move(device);
   const std::lock_guard lock(mutex_);
   for (const auto& [address, peer] : peers_) {
     if (peer->heard > 0) state.add_peers(address.text());
