@@ -53,6 +53,9 @@ int handle_request(mg_connection* connection, void* data) {
   if (path == "/metrics") {
     return answer(connection, kOk, MetricsPage::kContentType, answers.page());
   }
+  if (path == "/run" && answers.run) {
+    return answer(connection, kOk, "application/json", answers.run());
+  }
   if (path == "/healthz") {
     return answer_text(connection, answers.alive() ? kOk : kServiceUnavailable, answers.state());
   }

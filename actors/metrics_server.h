@@ -24,13 +24,14 @@ Result<MetricsAddress> parse_metrics_address(std::string_view text);
 
 /// What a server answers with. Called on the server's threads, must not block for long.
 struct MetricsAnswers {
-  std::function<std::string()> page;   // of /metrics
-  std::function<bool()> alive, ready;  // of /healthz, /readyz: 200 or 503
-  std::function<std::string()> state;  // one word, which these two say
+  std::function<std::string()> page;           // of /metrics
+  std::function<bool()> alive, ready;          // of /healthz, /readyz: 200 or 503
+  std::function<std::string()> state;          // one word, which these two say
+  std::function<std::string()> run = nullptr;  // of /run, as JSON; null: there is no such page
 };
 
-/// Serves /metrics, /healthz and /readyz over HTTP, GET and HEAD alone, on two threads of its own.
-/// No encryption and no password: metrics name devices and the run, never data.
+/// Serves /metrics, /run, /healthz and /readyz over HTTP, GET and HEAD alone, on two threads of its
+/// own. No encryption and no password: metrics name devices and the run, never data.
 class MetricsServer {
  public:
   /// kUnavailable names the address that can't be listened on.

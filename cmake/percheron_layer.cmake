@@ -27,6 +27,7 @@ set(PERCHERON_LAYERS_SEEING_CAF actors)
 set(PERCHERON_LAYERS_SEEING_prometheus-cpp actors)
 set(PERCHERON_LAYERS_SEEING_civetweb actors)
 set(PERCHERON_LAYERS_SEEING_CLI11 tools)
+set(PERCHERON_LAYERS_SEEING_Curses tools)
 set(PERCHERON_LAYERS_SEEING_yaml-cpp tools)
 
 # Sets `out` to the layer that `name` is or is a part of, or to "" when it is none.

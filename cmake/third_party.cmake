@@ -46,6 +46,7 @@ if(NOT TARGET civetweb::civetweb) # prometheus-cpp's package brings it.
 endif()
 # Not by its CMake package: Debian's asks for OpenCL's headers, which nothing here uses.
 percheron_find_library(DNNL::dnnl HEADER oneapi/dnnl/dnnl.hpp LIBRARY dnnl)
+percheron_find_library(Curses::curses HEADER curses.h LIBRARY ncursesw)
 find_package(Gloo CONFIG REQUIRED)
 if(NOT TARGET Gloo::gloo) # Debian's has no namespace.
   add_library(Gloo::gloo INTERFACE IMPORTED GLOBAL)

@@ -24,6 +24,7 @@ void add_answer_command(CLI::App& app, Command& chosen);
 void add_node_command(CLI::App& app, Command& chosen);
 /// submit, status, pause, resume, snapshot, stop, logs.
 void add_run_commands(CLI::App& app, Command& chosen);
+void add_top_command(CLI::App& app, Command& chosen);
 void add_process_commands(CLI::App& app, Command& chosen);
 
 /// A subcommand whose work the Python program of its name does, with all arguments after it.

@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
   add_train_command(app, chosen);
   add_node_command(app, chosen);
   add_run_commands(app, chosen);
+  add_top_command(app, chosen);
   add_process_commands(app, chosen);
   add_capture_command(app, chosen);
   add_generate_command(app, chosen);

@@ -38,9 +38,10 @@ Result<NodeClient> NodeClient::connect(const NodeAddress& address, const Credent
   return NodeClient(stream_channel(std::move(connection.stream)));
 }
 
-Result<proto::ControlReply> NodeClient::ask(proto::ControlRequest request) {
+Result<proto::ControlReply> NodeClient::ask(proto::ControlRequest request,
+                                            std::chrono::milliseconds timeout) {
   request.set_request(next_++);
-  const Deadline deadline = Deadline::after(kOrderTimeout + std::chrono::seconds(30));
+  const Deadline deadline = Deadline::after(timeout);
   PERCHERON_RETURN_IF_ERROR(channel_->send(request.SerializeAsString(), deadline));
   PERCHERON_ASSIGN_OR_RETURN(const std::optional<Frame> frame, channel_->receive(deadline));
   proto::ControlReply reply;

@@ -28,8 +28,13 @@ class NodeClient {
   /// A node of a cluster, anywhere. `credentials` are the operator's.
   static Result<NodeClient> connect(const NodeAddress& address, const Credentials& credentials);
 
-  /// Asks and waits for the answer. The error in a reply comes as a Status.
-  Result<proto::ControlReply> ask(proto::ControlRequest request);
+  /// Asks and waits for the answer. The error in a reply comes as a Status; kUnavailable when none
+  /// has come within `timeout`, and the connection is then of no more use.
+  Result<proto::ControlReply> ask(proto::ControlRequest request,
+                                  std::chrono::milliseconds timeout = kOrderTimeout +
+                                                                      std::chrono::seconds(30));
+  /// From any thread: ask() returns.
+  void close() { channel_->close(); }
 
  private:
   explicit NodeClient(std::unique_ptr<FrameChannel> channel) : channel_(std::move(channel)) {}

@@ -1,5 +1,13 @@
 #include "tools/run_metrics_page.h"
 
+#include <google/protobuf/util/json_util.h>
+
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "actors/run_record.h"
+#include "base/log.h"
 #include "tools/build_info.h"
 
 namespace percheron {
@@ -12,6 +20,29 @@ std::string run_label(const std::string& output) {
   return output.substr(begin, end + 1 - begin);
 }
 
+namespace {
+
+// Null where the run has no GPU, or its driver tells nothing: the run needs neither.
+std::unique_ptr<HealthWatch> watch_gpus(const RunSetup& setup,
+                                        const std::shared_ptr<RunActivity>& activity) {
+  std::set<std::string> devices;
+  for (const auto* list : {&setup.placement.targets, &setup.placement.trainers}) {
+    for (const DeviceId id : *list) {
+      if (id.kind == DeviceKind::kCuda) devices.insert(to_string(id));
+    }
+  }
+  if (devices.empty()) return nullptr;
+  Result<std::unique_ptr<CardReader>> reader = CardReader::open();
+  if (!reader.ok()) {
+    log_warning("no power and load of GPUs: {}", reader.status().message());
+    return nullptr;
+  }
+  return std::make_unique<HealthWatch>(activity, std::move(reader).value(),
+                                       std::vector<std::string>(devices.begin(), devices.end()));
+}
+
+}  // namespace
+
 Result<std::unique_ptr<RunMetricsPage>> RunMetricsPage::start(const std::string& address,
                                                               const RunSetup& setup,
                                                               const Clock& clock) {
@@ -21,12 +52,18 @@ Result<std::unique_ptr<RunMetricsPage>> RunMetricsPage::start(const std::string&
   result->activity_ = std::make_shared<RunActivity>(clock);
   result->metrics_ = std::make_shared<RunMetrics>(run_label(setup.output()), build_info(),
                                                   result->activity_, clock);
+  result->health_ = watch_gpus(setup, result->activity_);
   const RunMetrics* metrics = result->metrics_.get();
   MetricsAnswers answers;
   answers.page = [metrics] {
     MetricsPage page;
     metrics->collect(page);
     return page.text();
+  };
+  answers.run = [metrics] {
+    std::string json;
+    (void)google::protobuf::util::MessageToJsonString(run_record(*metrics), &json);
+    return json;
   };
   answers.alive = [metrics] { return metrics->alive(); };
   answers.ready = [metrics] { return metrics->ready(); };

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "actors/health_watch.h"
 #include "actors/metrics_server.h"
 #include "actors/run_metrics.h"
 #include "actors/run_setup.h"
@@ -28,6 +29,7 @@ class RunMetricsPage {
   bool loopback_ = true;
   std::shared_ptr<RunActivity> activity_;
   std::shared_ptr<RunMetrics> metrics_;
+  std::unique_ptr<HealthWatch> health_;    // null without a GPU
   std::unique_ptr<MetricsServer> server_;  // last: it asks the others
 };
 

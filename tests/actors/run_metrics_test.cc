@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "actors/metrics_server.h"
+#include "actors/run_record.h"
 #include "base/file_system.h"
 #include "tests/actors/tiny_run.h"
 
@@ -260,6 +261,42 @@ TEST(RunMetrics, OfARealRunAgreeWithItsReports) {
   EXPECT_EQ(seen.at(R"(percheron_step_duration_seconds_count{phase="compute"})"), summary->steps);
   EXPECT_GE(batches, summary->steps);
   EXPECT_GT(seen.at(R"(percheron_busy_seconds_total{role="target",rank="0",device="cpu:0"})"), 0);
+}
+
+// `percheron top` shows it as it shows a node's.
+TEST(RunRecord, SaysOfARunWhatANodeWouldSay) {
+  proto::Run run = make_tiny_run("record", {.held_out = 4, .epochs = 3});
+  place(run, 1, 2);
+  const auto activity = std::make_shared<RunActivity>(system_clock());
+  RunMetrics metrics("tiny", {}, activity, system_clock());
+  EXPECT_EQ(run_record(metrics).runs(0).report().state(), proto::RunReport::STARTING);
+  const std::atomic<int> signals{0};
+  RunEnvironment environment{system_files(), system_clock(), metrics, signals};
+  environment.activity = activity;
+  const Result<RunSummary> summary = train(run, environment);
+  ASSERT_TRUE(summary.ok()) << summary.status().message();
+  const proto::ControlReply reply = run_record(metrics);
+  const proto::RunReport& report = reply.runs(0).report();
+  EXPECT_EQ(reply.runs(0).id(), "tiny");
+  EXPECT_EQ(report.state(), proto::RunReport::DONE);
+  EXPECT_EQ(report.step(), summary->steps);
+  EXPECT_GT(report.acceptance_length(), 0);
+  int targets = 0, trainers = 0;
+  double samples = 0;
+  for (const proto::WorkerState& worker : report.workers()) {
+    for (const proto::ActorState& actor : worker.actors()) {
+      ++(actor.role() == proto::ActorMessage::TARGET ? targets : trainers);
+      EXPECT_GT(actor.busy_seconds(), 0);
+      if (actor.role() == proto::ActorMessage::TRAINER) {
+        samples += static_cast<double>(actor.samples());
+      }
+    }
+  }
+  EXPECT_EQ(targets, 1);
+  EXPECT_EQ(trainers, 2);
+  EXPECT_EQ(samples, 3 * 24);
+  // Whoever may read metrics may not know more.
+  EXPECT_THAT(reply.DebugString(), Not(HasSubstr(run.output().directory())));
 }
 
 // --- the server ----------------------------------------------------------------------------------
