@@ -135,7 +135,7 @@ Status scale(const RunArguments& arguments) {
   if (arguments.targets.empty() && arguments.trainers.empty()) {
     return invalid_argument("nothing is to be changed: give --targets or --trainers");
   }
-  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, arguments.at.connect());
   PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
   Printer out(stdout);
   if (arguments.json) {

@@ -241,7 +241,7 @@ void NodeDaemon::take(const proto::Frame& frame, FileDescriptor fd) {
     }
     case proto::Frame::kFetch: return fetch(frame);
     case proto::Frame::kRelease: return features_.release(run, frame.release());
-    case proto::Frame::kEndWorker: return end_worker(run, frame.end_worker());
+    case proto::Frame::kKillWorker: return kill_worker(run, frame.kill_worker());
     case proto::Frame::kReport: {
       const std::lock_guard lock(mutex_);
       return take_report_locked(run, frame.report());

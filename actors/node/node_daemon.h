@@ -132,7 +132,7 @@ class NodeDaemon {
   void alive(const Child& child);
   void kill_locked(Child& child, const std::string& why);
   void end_silent_locked();
-  void end_worker(const std::string& run, const proto::EndWorker& order);
+  void kill_worker(const std::string& run, const proto::KillWorker& order);
 
   // Of frames.
   void take(const proto::Frame& frame, FileDescriptor fd);

@@ -44,7 +44,7 @@ void NodeDaemon::end_silent_locked() {
   }
 }
 
-void NodeDaemon::end_worker(const std::string& run, const proto::EndWorker& order) {
+void NodeDaemon::kill_worker(const std::string& run, const proto::KillWorker& order) {
   proto::Endpoint endpoint;
   endpoint.set_kind(proto::Endpoint::WORKER);
   endpoint.set_run(run);

@@ -385,7 +385,7 @@ void ServiceRunImpl::end_worker(WorkerKind kind, int number, const std::string& 
   for (const proto::WorkerState& state : workers_.states()) {
     if (state.node() != placed.node || state.device() != to_string(placed.device)) continue;
     proto::Frame frame;
-    proto::EndWorker& order = *frame.mutable_end_worker();
+    proto::KillWorker& order = *frame.mutable_kill_worker();
     order.set_device(state.device());
     order.set_attempt(state.restarts());
     order.set_why(why);
