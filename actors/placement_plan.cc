@@ -81,10 +81,32 @@ std::vector<std::vector<DeviceId>> PlacementPlan::target_groups() const {
   return groups;
 }
 
+Status check_devices(const proto::Placement& given) {
+  if (given.devices().empty() || (given.targets().empty() && given.trainers().empty())) {
+    return ok_status();
+  }
+  return invalid_argument(
+      "placement.devices stands for placement.targets and placement.trainers: give the one or the "
+      "others");
+}
+
 Result<PlacementPlan> resolve_placement(const proto::Placement& given) {
+  PERCHERON_RETURN_IF_ERROR(check_devices(given));
+  if (given.auto_balance()) {
+    return invalid_argument(
+        "placement.auto_balance: only a service gives devices other roles while a run goes on; "
+        "submit the run to a node, or leave it out");
+  }
   PlacementPlan plan;
-  PERCHERON_ASSIGN_OR_RETURN(plan.targets, parse_devices("placement.targets", given.targets()));
-  PERCHERON_ASSIGN_OR_RETURN(plan.trainers, parse_devices("placement.trainers", given.trainers()));
+  if (!given.devices().empty()) {
+    PERCHERON_ASSIGN_OR_RETURN(const std::vector<DeviceId> devices,
+                               parse_devices("placement.devices", given.devices()));
+    split_devices(devices, plan.targets, plan.trainers);
+  } else {
+    PERCHERON_ASSIGN_OR_RETURN(plan.targets, parse_devices("placement.targets", given.targets()));
+    PERCHERON_ASSIGN_OR_RETURN(plan.trainers,
+                               parse_devices("placement.trainers", given.trainers()));
+  }
   PERCHERON_RETURN_IF_ERROR(resolve_tensor_parallel(given, plan));
   const std::vector<DeviceId> devices = plan.devices();
   const auto cpus = std::count_if(devices.begin(), devices.end(),

@@ -28,6 +28,18 @@ struct PlacementPlan {
 /// "cuda:0+cuda:1", for messages.
 std::string to_string(const std::vector<DeviceId>& group);
 
+/// placement.devices and the two that it stands for are not given together.
+Status check_devices(const proto::Placement& given);
+/// How placement.devices begins: the first half, rounded up, are targets, the others trainers; one
+/// device alone is both.
+template <class Device>
+void split_devices(const std::vector<Device>& devices, std::vector<Device>& targets,
+                   std::vector<Device>& trainers) {
+  const auto half = devices.begin() + static_cast<std::ptrdiff_t>((devices.size() + 1) / 2);
+  targets.assign(devices.begin(), half);
+  trainers.assign(devices.size() == 1 ? devices.begin() : half, devices.end());
+}
+
 /// Errors name the key and its value: a device of no known kind, a number out of its range, devices
 /// that can't hold a target together.
 Result<PlacementPlan> resolve_placement(const proto::Placement& given);

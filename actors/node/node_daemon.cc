@@ -141,8 +141,9 @@ void NodeDaemon::child_ended(const ChildPtr& child, bool well, const std::string
     silence_.forget(child->process->pid());
     const std::string why = child->killed_for.empty() ? how : child->killed_for;
     gone_.push_back(child);
-    log_info("{} {} of run {} ended: {}", proto::Endpoint::Kind_Name(child->endpoint.kind()),
-             child->endpoint.device(), child->endpoint.run(), why);
+    const std::string& device = child->endpoint.device();
+    log_info("the {} of run {} ended: {}", device.empty() ? "supervisor" : "worker of " + device,
+             child->endpoint.run(), why);
     if (child->endpoint.kind() == proto::Endpoint::SUPERVISOR) {
       supervisor_ended_locked(child, well, why);
     } else if (!child->unwanted || child->tell_end) {

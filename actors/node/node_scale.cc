@@ -96,6 +96,7 @@ void NodeDaemon::take_placement_locked(const std::string& run,
   proto::RunRecord* record = book_.find(run);
   if (!record) return;
   proto::Placement& kept = *record->mutable_config()->mutable_placement();
+  kept.clear_devices();
   *kept.mutable_targets() = placement.targets();
   *kept.mutable_trainers() = placement.trainers();
   *record->mutable_former_nodes() = placement.former_nodes();

@@ -19,7 +19,7 @@ Rates rates_of(const BalanceMeasure& measure) {
           measure.train_samples_per_second / measure.trainers};
 }
 
-Split split_of(int targets, int trainers, const Rates& rates) {
+RoleSplit split_of(int targets, int trainers, const Rates& rates) {
   return {targets, trainers, std::min(targets * rates.capture, trainers * rates.train)};
 }
 
@@ -30,18 +30,18 @@ bool seen(const BalanceMeasure& measure) {
 
 }  // namespace
 
-Split split_now(const BalanceMeasure& measure) {
+RoleSplit split_now(const BalanceMeasure& measure) {
   if (!seen(measure)) return {measure.targets, measure.trainers, 0};
   return split_of(measure.targets, measure.trainers, rates_of(measure));
 }
 
-std::optional<Split> best_split(const BalanceMeasure& measure) {
+std::optional<RoleSplit> best_split(const BalanceMeasure& measure) {
   if (!seen(measure)) return std::nullopt;
   const Rates rates = rates_of(measure);
   const int devices = measure.targets + measure.trainers;
-  Split best = split_now(measure);
+  RoleSplit best = split_now(measure);
   for (int targets = 1; targets < devices; ++targets) {
-    const Split split = split_of(targets, devices - targets, rates);
+    const RoleSplit split = split_of(targets, devices - targets, rates);
     const bool nearer =
         std::abs(targets - measure.targets) < std::abs(best.targets - measure.targets);
     if (split.samples_per_second > best.samples_per_second ||
@@ -52,7 +52,7 @@ std::optional<Split> best_split(const BalanceMeasure& measure) {
   return best;
 }
 
-std::optional<Split> BalancePolicy::consider(const BalanceMeasure& measure, double now) {
+std::optional<RoleSplit> BalancePolicy::consider(const BalanceMeasure& measure, double now) {
   if (measure.targets != targets_ || measure.trainers != trainers_) {
     targets_ = measure.targets;
     trainers_ = measure.trainers;
@@ -60,8 +60,8 @@ std::optional<Split> BalancePolicy::consider(const BalanceMeasure& measure, doub
     times_ = 0;
   }
   if (now - changed_ < settle_seconds_) return std::nullopt;
-  const std::optional<Split> best = best_split(measure);
-  const Split current = split_now(measure);
+  const std::optional<RoleSplit> best = best_split(measure);
+  const RoleSplit current = split_now(measure);
   int direction = 0;
   if (best && best->samples_per_second >= (1 + kGainMin) * current.samples_per_second) {
     direction = best->targets > measure.targets ? 1 : -1;

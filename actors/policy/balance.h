@@ -14,19 +14,19 @@ struct BalanceMeasure {
 };
 
 /// A number of targets and trainers of as many devices as there are now.
-struct Split {
+struct RoleSplit {
   int targets = 0, trainers = 0;
   double samples_per_second = 0;  // that the slower side can do
 
-  bool operator==(const Split&) const = default;
+  bool operator==(const RoleSplit&) const = default;
 };
 
 /// What the measure says of the split that there is: the slower side decides.
-Split split_now(const BalanceMeasure& measure);
+RoleSplit split_now(const BalanceMeasure& measure);
 /// The split of the same devices with the highest throughput, where a device that changes its role
 /// is as fast as the average of those that have it; the one nearest to that of now among equals.
 /// None where a side has not been seen.
-std::optional<Split> best_split(const BalanceMeasure& measure);
+std::optional<RoleSplit> best_split(const BalanceMeasure& measure);
 
 /// Decides when a device shall change its role: one at a time, towards the best split, when that
 /// promises kGainMin more in kTimes measures in succession, and not before the last change has
@@ -41,7 +41,7 @@ class BalancePolicy {
 
   /// The split with one device moved that the run shall have now; none = leave it. `now`: seconds
   /// of any monotonic clock.
-  std::optional<Split> consider(const BalanceMeasure& measure, double now);
+  std::optional<RoleSplit> consider(const BalanceMeasure& measure, double now);
 
  private:
   const double settle_seconds_;

@@ -8,6 +8,8 @@
 #include <set>
 #include <string_view>
 
+#include "actors/placement_plan.h"
+
 namespace percheron {
 namespace {
 
@@ -136,17 +138,32 @@ Result<ClusterPlacement> read_placement(const proto::Run& run, const std::string
         "or 0 for as long as it likes",
         run.cluster().lease_seconds()));
   }
+  PERCHERON_RETURN_IF_ERROR(check_devices(run.placement()));
+  if (!(run.placement().balance_settle_seconds() >= 0)) {
+    return invalid_argument(fmt::format(
+        "placement.balance_settle_seconds is {}: give the seconds after a change of the workers "
+        "until what they do is measured again",
+        run.placement().balance_settle_seconds()));
+  }
   ClusterPlacement placement;
-  PERCHERON_ASSIGN_OR_RETURN(placement.targets,
-                             read_entries("targets", run.placement().targets(), own_node));
-  PERCHERON_ASSIGN_OR_RETURN(placement.trainers,
-                             read_entries("trainers", run.placement().trainers(), own_node));
+  if (!run.placement().devices().empty()) {
+    PERCHERON_ASSIGN_OR_RETURN(const std::vector<PlacedDevice> devices,
+                               read_entries("devices", run.placement().devices(), own_node));
+    split_devices(devices, placement.targets, placement.trainers);
+  } else {
+    PERCHERON_ASSIGN_OR_RETURN(placement.targets,
+                               read_entries("targets", run.placement().targets(), own_node));
+    PERCHERON_ASSIGN_OR_RETURN(placement.trainers,
+                               read_entries("trainers", run.placement().trainers(), own_node));
+  }
   PERCHERON_RETURN_IF_ERROR(check_trainer_nodes(run, placement));
   return placement;
 }
 
 proto::Run without_nodes(const proto::Run& run, const ClusterPlacement& placement) {
   proto::Run plain = run;
+  plain.mutable_placement()->clear_devices();
+  plain.mutable_placement()->clear_auto_balance();
   plain.mutable_placement()->clear_targets();
   plain.mutable_placement()->clear_trainers();
   for (const PlacedDevice& placed : placement.targets) {

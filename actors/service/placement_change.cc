@@ -110,6 +110,7 @@ void set_placement(const ClusterPlacement& placement, proto::Run& run) {
   proto::Placement& written = *run.mutable_placement();
   written.clear_targets();
   written.clear_trainers();
+  written.clear_devices();
   for (const PlacedDevice& placed : placement.targets) written.add_targets(placed.text());
   for (const PlacedDevice& placed : placement.trainers) written.add_trainers(placed.text());
 }
@@ -124,6 +125,12 @@ WorkerPlaces::WorkerPlaces(const ClusterPlacement& placement) {
 
 void WorkerPlaces::know(const std::string& node) {
   if (node_number(node) < 0) nodes_.push_back(node);
+}
+
+std::optional<PlacedDevice> WorkerPlaces::place_of(WorkerKind kind, int number) const {
+  const Numbers& numbers = kind == WorkerKind::kTarget ? targets_ : trainers_;
+  const auto known = numbers.find(number);
+  return known == numbers.end() ? std::nullopt : std::optional(known->second);
 }
 
 int WorkerPlaces::node_number(const std::string& node) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -57,6 +58,8 @@ class WorkerPlaces {
   ClusterPlacement placement() const;
   /// All nodes that have ever been in the run, in an order that stays.
   const std::vector<std::string>& nodes() const { return nodes_; }
+  /// Where a target or trainer is; none for one that is not there.
+  std::optional<PlacedDevice> place_of(WorkerKind kind, int number) const;
   /// The number of a node, or -1.
   int node_number(const std::string& node) const;
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
+
 namespace percheron {
 namespace {
 
@@ -67,6 +69,11 @@ std::vector<std::string> Scaler::nodes() const {
   return places_.nodes();
 }
 
+std::optional<PlacedDevice> Scaler::place_of(WorkerKind kind, int number) const {
+  const std::lock_guard lock(mutex_);
+  return places_.place_of(kind, number);
+}
+
 int Scaler::node_number(const std::string& node) const {
   const std::lock_guard lock(mutex_);
   return places_.node_number(node);
@@ -84,6 +91,10 @@ void Scaler::work() {
     }
     const Status status = perform(order);
     if (status.code() == StatusCode::kCancelled) return;
+    if (order.request() == 0) {  // The run's own: nobody waits.
+      if (!status.ok()) log_warning("placement.auto_balance: {}", status.message());
+      continue;
+    }
     proto::RunOrderReply reply;
     reply.set_request(order.request());
     if (!status.ok()) reply.set_error(status.message());

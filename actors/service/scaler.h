@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -44,6 +45,8 @@ class Scaler {
 
   ClusterPlacement placement() const;
   std::vector<std::string> nodes() const;
+  /// Where a target or trainer of the run is; none for one that it has not, or no longer.
+  std::optional<PlacedDevice> place_of(WorkerKind kind, int number) const;
   /// -1 for a node that the run has never had.
   int node_number(const std::string& node) const;
 

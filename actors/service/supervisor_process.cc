@@ -13,6 +13,7 @@
 
 #include "actors/run_assembly.h"
 #include "actors/run_fingerprint.h"
+#include "actors/service/balancer.h"
 #include "actors/service/order_book.h"
 #include "actors/service/remote_actors.h"
 #include "actors/service/scaler.h"
@@ -336,6 +337,12 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
 
 Result<RunSummary> ServiceRunImpl::run(RunParts& parts, const RunEnvironment& environment) {
   ServiceObserver observer(environment.observer, orders_, scaler_);
+  Balancer balancer(order_.config(), parts.activity,
+                    {[this] { return scaler_.placement(); },
+                     [this](const proto::ScaleRun& order) { scaler_.take(order); },
+                     [](const std::string& sentence) { log_info("{}", sentence); }},
+                    environment.clock);
+  balancer.begin();
   Result<RunSummary> summary = run_actors(parts,
                                           RunEnvironment{.files = environment.files,
                                                          .clock = environment.clock,
@@ -379,17 +386,16 @@ void ServiceRunImpl::start_remote(WorkerKind kind, int number, const PlacedDevic
 }
 
 void ServiceRunImpl::end_worker(WorkerKind kind, int number, const std::string& why) {
-  const std::vector<PlacedDevice>& places =
-      kind == WorkerKind::kTarget ? placement_.targets : placement_.trainers;
-  const PlacedDevice& placed = places[static_cast<size_t>(number)];
+  const std::optional<PlacedDevice> placed = scaler_.place_of(kind, number);
+  if (!placed) return;  // It was taken out meanwhile.
   for (const proto::WorkerState& state : workers_.states()) {
-    if (state.node() != placed.node || state.device() != to_string(placed.device)) continue;
+    if (state.node() != placed->node || state.device() != to_string(placed->device)) continue;
     proto::Frame frame;
     proto::KillWorker& order = *frame.mutable_kill_worker();
     order.set_device(state.device());
     order.set_attempt(state.restarts());
     order.set_why(why);
-    send_to_daemon(placed.node, std::move(frame));
+    send_to_daemon(placed->node, std::move(frame));
   }
 }
 

@@ -12,21 +12,21 @@ BalanceMeasure measure_of(int targets, int trainers, double train, double captur
 
 TEST(Balance, TheBestSplitFeedsTrainersThatAreThreeTimesSlower) {
   // 8 devices: 2 targets make 20 samples/s, and 6 trainers take 20.
-  EXPECT_EQ(best_split(measure_of(4, 4, 10.0 / 3)), (Split{2, 6, 20}));
+  EXPECT_EQ(best_split(measure_of(4, 4, 10.0 / 3)), (RoleSplit{2, 6, 20}));
   EXPECT_EQ(split_now(measure_of(4, 4, 10.0 / 3)).samples_per_second, 4 * 10.0 / 3);
-  EXPECT_EQ(best_split(measure_of(2, 6, 10.0 / 3)), (Split{2, 6, 20}));
+  EXPECT_EQ(best_split(measure_of(2, 6, 10.0 / 3)), (RoleSplit{2, 6, 20}));
 }
 
 TEST(Balance, ASideKeepsOneDevice) {
   EXPECT_EQ(best_split(measure_of(2, 2, 0.01))->targets, 1);
   EXPECT_EQ(best_split(measure_of(2, 2, 10000))->trainers, 1);
-  EXPECT_EQ(best_split(measure_of(1, 1, 0.01)), (Split{1, 1, 0.01}));
+  EXPECT_EQ(best_split(measure_of(1, 1, 0.01)), (RoleSplit{1, 1, 0.01}));
 }
 
 TEST(Balance, WhatTheCacheHoldsNeedsNoTarget) {
   EXPECT_EQ(best_split(measure_of(3, 1, 10, 1))->targets, 2);
   EXPECT_EQ(best_split(measure_of(3, 1, 10, 0.1))->targets, 1);
-  EXPECT_EQ(best_split({3, 1, 0, 10, 0}), (Split{1, 3, 30}));
+  EXPECT_EQ(best_split({3, 1, 0, 10, 0}), (RoleSplit{1, 3, 30}));
 }
 
 TEST(Balance, NothingIsSaidOfASideThatWasNotSeen) {
