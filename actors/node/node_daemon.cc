@@ -341,7 +341,12 @@ void NodeDaemon::shut_down(double seconds) {
       shutting_down_ = true;
       for (const auto& [key, child] : children_) {
         child->kill_at = now() + seconds;
-        if (child->endpoint.kind() == proto::Endpoint::SUPERVISOR) child->process->signal(SIGTERM);
+        if (child->endpoint.kind() != proto::Endpoint::SUPERVISOR) continue;
+        proto::Frame frame;  // Nobody waits for the answer.
+        *frame.mutable_to() = child->endpoint;
+        frame.mutable_order()->set_kind(proto::RunOrder::PAUSE);
+        frame.mutable_order()->set_release_devices(true);
+        child->link->send(std::move(frame));
       }
     }
     changed_.notify_all();

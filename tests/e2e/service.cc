@@ -95,6 +95,12 @@ void TestNode::kill() {
   pid_ = -1;
 }
 
+void TestNode::stop() {
+  ::kill(pid_, SIGTERM);
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
 std::string TestNode::log() const { return read_all(state_ + ".log"); }
 
 Json TestNode::ask(const std::string& arguments) const {

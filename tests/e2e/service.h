@@ -29,6 +29,8 @@ class TestNode {
   /// Kills the process of `what`: "supervisor RUN" or "worker RUN/cpu:0".
   void kill_process(const std::string& what, int signal) const;
   void kill();
+  /// Asks it to end, and waits for that.
+  void stop();
   /// Again, with the state that it left.
   void start();
   const std::string& state() const { return state_; }

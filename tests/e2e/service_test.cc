@@ -134,6 +134,21 @@ TEST(Service, ADaemonThatWasKilledGoesOnWithItsRuns) {
   EXPECT_EQ(latest_masters(run), undisturbed(run));
 }
 
+TEST(Service, ADaemonThatIsStoppedLetsItsRunsWriteACheckpoint) {
+  TestNode node("stopped");
+  proto::Run run = service_run("service_stopped", 10);
+  run.mutable_checkpoint()->set_every_steps(0);
+  submit(node, run, "stopped");
+  node.wait_for_step("stopped", 5);
+  node.stop();
+  const std::string log = join_path(node.state(), "logs/stopped/supervisor.log");
+  EXPECT_THAT(*system_files().read_text(log), HasSubstr("with a checkpoint"));
+  node.start();
+  node.wait_for("stopped", "done");
+  EXPECT_THAT(*system_files().read_text(log), HasSubstr("resum"));
+  EXPECT_EQ(latest_masters(run), undisturbed(run));
+}
+
 TEST(Service, RunsWaitForTheDevicesThatTheyName) {
   const TestNode node("queue");
   const proto::Run first = service_run("service_first"), second = service_run("service_second", 2);
