@@ -28,6 +28,8 @@ struct RunArguments {
   std::vector<std::string> overrides;
   std::vector<std::string> targets, trainers;  // "+node/cuda:0" or "-node/cuda:0"
   double timeout = std::chrono::duration<double>(kOrderTimeout).count();
+  std::string drained;  // a node
+  bool undo = false;
   bool json = false, follow = false, now = false, release_devices = false;
 };
 using ArgumentsPtr = std::shared_ptr<RunArguments>;
@@ -153,6 +155,22 @@ Status scale(const RunArguments& arguments) {
   return out.status();
 }
 
+Status drain(const RunArguments& arguments) {
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  proto::ControlRequest request;
+  request.mutable_drain()->set_node(arguments.drained);
+  request.mutable_drain()->set_undo(arguments.undo);
+  PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
+  Printer out(stdout);
+  if (arguments.json) {
+    const nlohmann::ordered_json json{{"node", arguments.drained}, {"text", reply.text()}};
+    out.print("{}\n", json.dump());
+  } else {
+    out.print("node {} {}\n", arguments.drained, reply.text());
+  }
+  return out.status();
+}
+
 Result<bool> run_is_going(NodeClient& node, const std::string& run) {
   proto::ControlRequest request;
   request.mutable_list()->set_run(run);
@@ -195,6 +213,30 @@ CLI::App* add_command(CLI::App& app, Command& chosen, const char* name, const ch
 
 void add_json(CLI::App* command, const ArgumentsPtr& arguments) {
   command->add_flag("--json", arguments->json, "Print JSON");
+}
+
+void add_placement_commands(CLI::App& app, Command& chosen, const ArgumentsPtr& arguments) {
+  CLI::App* command = add_command(app, chosen, "scale", "Give a run other devices while it goes on",
+                                  arguments, scale);
+  command->add_option("run", arguments->run, "The run")->required();
+  command
+      ->add_option("--targets", arguments->targets,
+                   "+NODE/cuda:0 adds a target there, -NODE/cuda:0 takes it out; may be repeated")
+      ->allow_extra_args(false);
+  command->add_option("--trainers", arguments->trainers, "Likewise of trainers")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--timeout", arguments->timeout,
+                   "Seconds to wait until it is so; the order stands after that")
+      ->check(CLI::Range(1.0, arguments->timeout))
+      ->capture_default_str();
+  add_json(command, arguments);
+
+  command = add_command(app, chosen, "drain", "Take all runs off a node, which takes none then",
+                        arguments, drain);
+  command->add_option("name", arguments->drained, "The node")->required();
+  command->add_flag("--undo", arguments->undo, "It takes workers again");
+  add_json(command, arguments);
 }
 
 }  // namespace
@@ -242,21 +284,7 @@ void add_run_commands(CLI::App& app, Command& chosen) {
                     "At once: the steps since the last checkpoint are lost");
   add_json(command, arguments);
 
-  command = add_command(app, chosen, "scale", "Give a run other devices while it goes on",
-                        arguments, scale);
-  command->add_option("run", arguments->run, "The run")->required();
-  command
-      ->add_option("--targets", arguments->targets,
-                   "+NODE/cuda:0 adds a target there, -NODE/cuda:0 takes it out; may be repeated")
-      ->allow_extra_args(false);
-  command->add_option("--trainers", arguments->trainers, "Likewise of trainers")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--timeout", arguments->timeout,
-                   "Seconds to wait until it is so; the order stands after that")
-      ->check(CLI::Range(1.0, arguments->timeout))
-      ->capture_default_str();
-  add_json(command, arguments);
+  add_placement_commands(app, chosen, arguments);
 
   command = add_command(app, chosen, "logs", "Print what a run has said", arguments, logs);
   command->add_option("run", arguments->run, "The run")->required();

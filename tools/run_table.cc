@@ -105,6 +105,7 @@ Json nodes_json(const proto::ControlReply& reply) {
     nodes.push_back({{"node", node.name()},
                      {"address", node.address()},
                      {"reachable", node.reachable()},
+                     {"drained", node.drained()},
                      {"devices", devices}});
   }
   return nodes;
@@ -141,7 +142,8 @@ std::string node_table(const proto::ControlReply& reply) {
   std::string text;
   for (const proto::NodeRecord& node : reply.nodes()) {
     text += "node " + (node.name().empty() ? node.address() : node.name());
-    text += node.reachable() ? "\n" : ": out of reach\n";
+    if (!node.reachable()) text += ": out of reach";
+    text += node.drained() ? " is drained\n" : "\n";
     for (const proto::DeviceRecord& device : node.devices()) {
       const std::string what = device_text(device);
       text += fmt::format("  {:{}}  {}{}{}\n", device.device(), width,

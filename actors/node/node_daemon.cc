@@ -34,6 +34,7 @@ NodeDaemon::NodeDaemon(NodeOptions options, FileSystem& files, const Clock& cloc
       book_(std::move(book)),
       silence_({.silence_seconds = options_.silence_seconds,
                 .first_seconds = options_.first_sign_seconds}) {
+  drained_ = files_.exists(drained_path());
   for (proto::RunRecord* record : book_.all()) {
     proto::RunReport& report = *record->mutable_report();
     if (run_is_over(report.state()) || record->released()) continue;
@@ -161,6 +162,7 @@ void NodeDaemon::child_ended(const ChildPtr& child, bool well, const std::string
 
 Status NodeDaemon::spawn_worker(const proto::StartWorker& worker) {
   const std::lock_guard lock(mutex_);
+  if (drained_) return failed_precondition("node " + options_.name + " is drained");
   const proto::Endpoint endpoint =
       endpoint_of(options_.name, proto::Endpoint::WORKER, worker.run(), worker.device());
   for (const auto& [key, child] : children_) {

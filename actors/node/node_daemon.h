@@ -88,6 +88,8 @@ class NodeDaemon {
   const std::string& name() const { return options_.name; }
   /// The runs that this node has accepted.
   std::vector<proto::RunRecord> own_runs();
+  /// Whether this node takes no workers any more.
+  bool drained() const { return drained_; }
   /// Devices of this node that runs have now.
   std::map<std::string, std::string> device_owners();
   /// Those and the others of this machine.
@@ -163,7 +165,8 @@ class NodeDaemon {
                                                              proto::Frame frame,
                                                              std::chrono::milliseconds timeout);
   bool has_supervisor_locked(const std::string& run);
-  /// kNotFound for a node that this cluster does not have.
+  std::vector<std::string> known_nodes();
+  /// kNotFound for a node that this cluster does not have, kFailedPrecondition for a drained one.
   Status check_nodes(const std::vector<std::string>& nodes);
   Status order_idle_run_locked(proto::RunRecord& record, const proto::RunOrder& order,
                                proto::ControlReply& reply);
@@ -179,6 +182,22 @@ class NodeDaemon {
   void take_placement_locked(const std::string& run, const proto::RunPlacement& placement);
   void end_worker(const proto::Frame& frame);
 
+  // Of nodes that are to be left alone, in node_drain.cc. Results say what became of a run.
+  Status drain(const proto::DrainNode& order, std::chrono::milliseconds timeout,
+               proto::ControlReply& reply);
+  Result<std::string> leave(const std::string& run, const std::string& node,
+                            std::chrono::milliseconds timeout);
+  /// A run of this node leaves it, with its supervisor.
+  Result<std::string> move_away(const std::string& run, std::chrono::milliseconds timeout);
+  Status adopt(const proto::RunRecord& record);
+  /// Ends a run's processes after a checkpoint; it is queued then, because of `why`.
+  Status rest(std::unique_lock<std::mutex>& lock, const std::string& run, const std::string& why,
+              std::chrono::milliseconds timeout);
+  /// The node that is to have a run with this placement; empty where it has to wait.
+  std::string successor_of(const ClusterPlacement& placement);
+  std::set<std::string> drained_nodes();
+  std::string drained_path() const;
+
   void tick();
   PeerLinks* peers() const { return peers_.load(); }
   double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
@@ -188,6 +207,7 @@ class NodeDaemon {
   const Clock& clock_;
   std::atomic<PeerLinks*> peers_{nullptr};
   std::atomic<const DeviceBook*> devices_{nullptr};
+  std::atomic<bool> drained_{false};
   FeatureRegions features_;
 
   std::mutex mutex_;

@@ -84,7 +84,18 @@ proto::ControlReply NodeDaemon::answer(const proto::ControlRequest& request,
                           : request.has_list()  ? request.list().run()
                                                 : std::string();
   const bool here = request.has_list() && request.list().only_here();
-  const std::string node = here ? std::string() : node_of(run);
+  std::string node = here ? std::string() : node_of(run);
+  if (request.has_drain() && request.drain().node() != options_.name) {
+    node = request.drain().node();
+    const std::vector<std::string> known = known_nodes();
+    if (std::find(known.begin(), known.end(), node) == known.end()) {
+      proto::ControlReply reply;
+      reply.set_request(request.request());
+      reply.set_error(
+          fmt::format("there is no node '{}' in this cluster: {}", node, fmt::join(known, ", ")));
+      return reply;
+    }
+  }
   if (request.scale().timeout_seconds() > 0) {
     timeout = std::min(
         timeout,
@@ -104,6 +115,7 @@ Status NodeDaemon::list(const proto::ListRuns& list, proto::ControlReply& reply)
   proto::NodeRecord& self = *reply.add_nodes();
   self.set_name(options_.name);
   self.set_reachable(true);
+  self.set_drained(drained_);
   for (const proto::DeviceState& device : devices()) add_device(device, self);
   if (peers() && !list.only_here()) {
     for (const proto::RunRecord& record : peers()->runs()) runs.push_back(record);
@@ -134,6 +146,15 @@ proto::ControlReply NodeDaemon::answer_here(const proto::ControlRequest& request
     case proto::ControlRequest::kList: status = list(request.list(), reply); break;
     case proto::ControlRequest::kOrder: status = order(request.order(), timeout, reply); break;
     case proto::ControlRequest::kScale: status = scale(request.scale(), timeout, reply); break;
+    case proto::ControlRequest::kDrain: status = drain(request.drain(), timeout, reply); break;
+    case proto::ControlRequest::kLeave: {
+      const Result<std::string> left =
+          leave(request.leave().run(), request.leave().node(), timeout);
+      if (left.ok()) reply.set_text(*left);
+      status = left.status();
+      break;
+    }
+    case proto::ControlRequest::kAdopt: status = adopt(request.adopt().record()); break;
     case proto::ControlRequest::kLog: status = read_log(request.log(), reply); break;
     case proto::ControlRequest::BODY_NOT_SET: status = invalid_argument("an empty request");
   }
@@ -150,6 +171,9 @@ Result<std::string> NodeDaemon::submit(const proto::SubmitRun& submit) {
   PERCHERON_RETURN_IF_ERROR(check_nodes(placement.nodes()));
   const std::lock_guard lock(mutex_);
   if (shutting_down_) return unavailable("node " + options_.name + " is shutting down");
+  if (drained_) {
+    return failed_precondition("node " + options_.name + " is drained: submit to another one");
+  }
   for (proto::RunRecord* other : book_.all()) {
     if (run_is_over(other->report().state())) continue;
     if (other->config().output().directory() != submit.config().output().directory()) continue;
@@ -165,13 +189,24 @@ Result<std::string> NodeDaemon::submit(const proto::SubmitRun& submit) {
   return id;
 }
 
-Status NodeDaemon::check_nodes(const std::vector<std::string>& nodes) {
+std::vector<std::string> NodeDaemon::known_nodes() {
   std::vector<std::string> known = {options_.name};
   for (const proto::NodeRecord& record :
        peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
-    known.push_back(record.name());
+    if (!record.name().empty()) known.push_back(record.name());
   }
+  return known;
+}
+
+Status NodeDaemon::check_nodes(const std::vector<std::string>& nodes) {
+  const std::vector<std::string> known = known_nodes();
+  const std::set<std::string> drained = drained_nodes();
   for (const std::string& node : nodes) {
+    if (drained.count(node) != 0) {
+      return failed_precondition(fmt::format(
+          "node {0} is drained and takes no workers; `percheron drain {0} --undo` ends that",
+          node));
+    }
     if (std::find(known.begin(), known.end(), node) != known.end()) continue;
     return not_found(fmt::format("placement names node '{}', which this cluster does not have: {}",
                                  node, fmt::join(known, ", ")));

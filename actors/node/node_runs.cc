@@ -11,6 +11,20 @@
 #include "base/log.h"
 
 namespace percheron {
+namespace {
+
+// The first of `drained` that a run needs; empty if none.
+std::string drained_node_of(const std::set<std::string>& devices, const std::string& supervisor,
+                            const std::set<std::string>& drained) {
+  if (drained.count(supervisor) != 0) return supervisor;
+  for (const std::string& device : devices) {
+    const std::string node = device.substr(0, device.find('/'));
+    if (drained.count(node) != 0) return node;
+  }
+  return {};
+}
+
+}  // namespace
 
 Status NodeDaemon::start_supervisor_locked(proto::RunRecord& record) {
   proto::Frame first;
@@ -139,9 +153,15 @@ void NodeDaemon::start_queued_locked() {
     if (child->endpoint.kind() != proto::Endpoint::WORKER) continue;
     taken.emplace(options_.name + "/" + child->endpoint.device(), child->endpoint.run());
   }
+  const std::set<std::string> drained = drained_nodes();
   for (proto::RunRecord* record : book_.all()) {
     if (record->report().state() != proto::RunReport::QUEUED) continue;
     const std::set<std::string> devices = devices_locked(*record);
+    const std::string away = drained_node_of(devices, record->node(), drained);
+    if (!away.empty()) {
+      record->mutable_report()->set_message("node " + away + " is drained");
+      continue;
+    }
     const auto busy = std::find_if(devices.begin(), devices.end(),
                                    [&](const auto& device) { return taken.count(device) != 0; });
     if (busy != devices.end()) {

@@ -17,7 +17,7 @@ std::map<std::string, std::string> NodeDaemon::owners_in_cluster() {
   for (const proto::NodeRecord& node :
        peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
     for (const proto::DeviceRecord& device : node.devices()) {
-      owners[node.name() + "/" + device.device()] = device.run();
+      if (!device.run().empty()) owners[node.name() + "/" + device.device()] = device.run();
     }
   }
   for (const auto& [device, run] : device_owners()) owners[options_.name + "/" + device] = run;

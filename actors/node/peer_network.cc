@@ -255,6 +255,7 @@ std::vector<proto::NodeRecord> PeerNetwork::nodes() {
   for (const auto& [address, peer] : peers_) {
     proto::NodeRecord record;
     record.set_address(address.text());
+    record.set_drained(peer->state.drained());
     record.set_reachable(peer->link && peer->heard > 0);
     if (!peer->name.empty()) record.set_name(peer->name);
     if (peer->heard > 0) {
@@ -318,6 +319,7 @@ proto::Frame PeerNetwork::state_frame() {
   state.set_incarnation_uuid(options_.credentials.self.incarnation_uuid);
   state.set_address(listener_->advertised().text());
   state.set_version(options_.credentials.self.build_version);
+  state.set_drained(daemon_.drained());
   for (const proto::RunRecord& record : daemon_.own_runs()) {
     state.add_runs(record.SerializeAsString());
   }

@@ -76,6 +76,18 @@ Result<proto::RunRecord*> RunBook::add(const std::string& name, const std::strin
   return &(records_[id] = record);
 }
 
+Status RunBook::put(const proto::RunRecord& record) {
+  PERCHERON_RETURN_IF_ERROR(check_name(record.id()));
+  PERCHERON_RETURN_IF_ERROR(save(record));
+  records_[record.id()] = record;
+  return ok_status();
+}
+
+Status RunBook::remove(const std::string& id) {
+  records_.erase(id);
+  return files_->remove_all(path_of(id));
+}
+
 proto::RunRecord* RunBook::find(const std::string& id) {
   const auto record = records_.find(id);
   return record == records_.end() ? nullptr : &record->second;

@@ -27,6 +27,10 @@ class RunBook {
   /// name that can't be a file's.
   Result<proto::RunRecord*> add(const std::string& name, const std::string& node,
                                 const proto::Run& config);
+  /// One that another node had, or in place of the one of the same id.
+  Status put(const proto::RunRecord& record);
+  /// Another node has it now.
+  Status remove(const std::string& id);
   /// Null when there is none.
   proto::RunRecord* find(const std::string& id);
   /// All, by the time of their submission.

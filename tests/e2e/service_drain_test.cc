@@ -1,0 +1,99 @@
+// Nodes that are to be left alone.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/actors/tiny_run.h"
+#include "tests/e2e/program.h"
+#include "tests/e2e/service.h"
+#include "tests/model/toy_model.h"
+#include "tools/run_config.h"
+
+namespace percheron {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(ServiceDrain, ARunThatHasNowhereToGoWaitsAndGoesOnWithTheSameBits) {
+  const TestNode node("lonely");
+  const proto::Run run = service_run("service_lonely", 10);
+  submit(node, run, "lonely");
+  node.wait_for_step("lonely", 5);
+  EXPECT_THAT(node.ask("drain lonely")["text"].get<std::string>(),
+              HasSubstr("run lonely waits, after a checkpoint"));
+  node.ask("drain lonely");  // It may be said twice.
+  const nlohmann::json waiting = node.status("lonely");
+  EXPECT_EQ(waiting["state"], "queued");
+  EXPECT_EQ(waiting["message"], "node lonely is drained");
+  EXPECT_THAT(run_program("status --state " + node.state()).output,
+              HasSubstr("node lonely is drained\n"));
+  node.ask("drain lonely --undo");
+  node.wait_for("lonely", "done");
+  EXPECT_EQ(latest_masters(run), undisturbed(run));
+}
+
+/// The options of a node of a cluster without TLS, as tests may have it.
+std::vector<std::string> member(const std::string& secret, int join = 0) {
+  std::vector<std::string> options = {"--insecure", "--secret", secret, "--listen", "127.0.0.1:0"};
+  if (join != 0) options.insert(options.end(), {"--join", "127.0.0.1:" + std::to_string(join)});
+  return options;
+}
+
+int port_of(const TestNode& node) {
+  const std::string last = " is ready at 127.0.0.1:";
+  for (int i = 0; i < 100 && node.log().find(last) == std::string::npos; ++i) usleep(50'000);
+  const std::string log = node.log();
+  const size_t at = log.rfind(last);
+  return at == std::string::npos ? 0 : std::stoi(log.substr(at + last.size()));
+}
+
+TEST(ServiceDrain, WorkersAndThenTheSupervisorGoToTheOtherNode) {
+  const std::string secret = testing::TempDir() + "service_drain.secret";
+  write_file(secret, std::string(64, 'a') + "\n");
+  const TestNode first("first", member(secret));
+  const TestNode second("second", member(secret, port_of(first)));
+  const proto::Run plain = service_run("service_drain", 40);
+  proto::Run run = plain;
+  run.mutable_placement()->set_targets(0, "first/cpu:0");
+  run.mutable_placement()->add_targets("second/cpu:0");
+  run.mutable_placement()->set_trainers(0, "first/cpu:1");
+  std::string submitted;
+  for (int i = 0; i < 100 && submitted.empty(); ++i) {  // until both know each other
+    write_file(testing::TempDir() + "drain.yaml", run_config_yaml(run));
+    const ProgramResult result = run_program("submit --name moved -c " + testing::TempDir() +
+                                             "drain.yaml --state " + first.state());
+    if (result.exit_code == 0) submitted = result.output;
+    usleep(50'000);
+  }
+  ASSERT_FALSE(submitted.empty()) << first.log();
+  first.wait_for_step("moved", 5);
+  EXPECT_THAT(first.ask("drain second")["text"].get<std::string>(),
+              HasSubstr("run moved has left"));
+  first.wait_for_step("moved", first.status("moved")["step"].get<int64_t>() + 3);
+  EXPECT_THAT(run_program("scale moved --targets +second/cpu:0 --state " + first.state()).output,
+              HasSubstr("node second is drained"));
+  first.ask("drain second --undo");
+  for (int i = 0; i < 100; ++i) {  // until the other node knows that, too
+    if (first.ask("status")["nodes"].dump().find("\"drained\":true") == std::string::npos) break;
+    usleep(50'000);
+  }
+  const nlohmann::json back = first.ask(
+      "scale moved --targets +second/cpu:0 --trainers -first/cpu:1 "
+      "--trainers +second/cpu:1");
+  EXPECT_THAT(back["targets"].get<std::vector<std::string>>(),
+              ElementsAre("first/cpu:0", "second/cpu:0"));
+  EXPECT_THAT(first.ask("drain first")["text"].get<std::string>(),
+              HasSubstr("run moved is on node second now"));
+  EXPECT_EQ(second.status("moved")["node"], "second");
+  const nlohmann::json done = second.wait_for("moved", "done");
+  EXPECT_EQ(done["step"], done["steps_total"]);
+  EXPECT_EQ(latest_masters(run), undisturbed(plain));
+}
+
+}  // namespace
+}  // namespace percheron
