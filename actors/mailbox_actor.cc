@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <numeric>
+#include <set>
 
 #include "actors/actor_system.h"
 #include "actors/policy/mailbox_policy.h"
@@ -21,6 +21,7 @@ class Mailbox {
   Mailbox(caf::event_based_actor* self, const RunParts& parts, PeersPtr peers)
       : self_(self),
         activity_(*parts.activity),
+        clock_(*parts.clock),
         peers_(std::move(peers)),
         homes_(parts.target_nodes(), parts.trainer_nodes()),
         features_are_here_(!parts.credits),
@@ -38,20 +39,20 @@ class Mailbox {
 
   void take(int trainer) {
     activity_.trainer_waits(trainer);
-    wait_in_line(trainer);
+    policy_.wait(trainer, homes_.of_trainer(trainer));
     pump();
   }
 
   void regroup(const Regroup& message) {
-    const std::vector<int> before = policy_.members();
+    const std::set<int> before(policy_.members().begin(), policy_.members().end());
     const int64_t queued_before = policy_.queued_again();
     if (message.membership > policy_.membership()) {  // Else the first group, which is known.
       produce_again(policy_.change_members({message.members.begin(), message.members.end()},
                                            message.membership));
     }
-    std::erase_if(idle_, [this](int trainer) { return !is_member(trainer); });
+    // Who was no member had no place in line when it asked for one.
     for (int trainer : message.members) {
-      if (std::find(before.begin(), before.end(), trainer) == before.end()) wait_in_line(trainer);
+      if (before.count(trainer) == 0) policy_.wait(trainer, homes_.of_trainer(trainer));
     }
     const int64_t again = policy_.queued_again() - queued_before;
     if (again > 0) self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTrainer, again});
@@ -90,7 +91,8 @@ class Mailbox {
 
   void computed(const Computed& message) {
     activity_.trainer_settled(message.trainer, message.tokens, message.samples, message.seconds);
-    const bool counts = policy_.computed(message.id, message.trainer, message.lease);
+    const bool counts =
+        policy_.computed(message.id, message.trainer, message.lease, clock_.monotonic_ns());
     TrainerWork work = settled(message.trainer, message.id);
     work.tokens = message.tokens;
     work.samples = message.samples;
@@ -119,57 +121,41 @@ class Mailbox {
     return {trainer, id, false, 0, 0, 0, policy_.steals(), policy_.membership()};
   }
 
-  bool is_member(int trainer) const {
-    const std::vector<int>& members = policy_.members();
-    return std::find(members.begin(), members.end(), trainer) != members.end();
-  }
-
-  void wait_in_line(int trainer) {
-    // Who is no member yet takes its place in line when it is one.
-    const bool waits = std::find(idle_.begin(), idle_.end(), trainer) != idle_.end();
-    if (is_member(trainer) && !waits) idle_.push_back(trainer);
-  }
-
   void produce_again(std::vector<MicroBatchId> ids) {
     if (!ids.empty()) self_->send(peers_->sampler, ProduceAgain{std::move(ids), rewinds_});
   }
 
   void pump() {
-    for (auto trainer = idle_.begin(); trainer != idle_.end();) {
-      const std::optional<Work> work = policy_.take(*trainer, homes_.of_trainer(*trainer), 0);
-      if (!work) {
-        ++trainer;
-        continue;
-      }
-      self_->send(peers_->supervisor, TrainerWork{*trainer, work->ticket.id, true, 0, 0, 0,
+    while (const auto next = policy_.hand_out(clock_.monotonic_ns())) {
+      const auto& [trainer, work] = *next;
+      self_->send(peers_->supervisor, TrainerWork{trainer, work.ticket.id, true, 0, 0, 0,
                                                   policy_.steals(), policy_.membership()});
-      self_->send(peers_->trainers[*trainer],
-                  TakeTicket{work->ticket, work->lease, policy_.membership()});
-      activity_.trainer_leased(*trainer,
-                               work->stolen ? std::optional(work->ticket.home) : std::nullopt);
-      trainer = idle_.erase(trainer);
+      self_->send(peers_->trainers[trainer],
+                  TakeTicket{work.ticket, work.lease, policy_.membership()});
+      activity_.trainer_leased(trainer,
+                               work.stolen ? std::optional(work.ticket.home) : std::nullopt);
     }
     tell();
   }
 
   void tell() {
-    MailboxState state;
-    for (const auto& [home, queue] : policy_.queues()) {
-      state.homes[home] = {queue.tickets, queue.bytes};
+    MailboxState changed;
+    for (const auto& [home, queue] : policy_.take_changed_queues()) {
+      changed.homes[home] = {queue.tickets, queue.bytes};
     }
-    state.queued_later = policy_.queued_later();
-    state.features_late = !idle_.empty() && policy_.tickets_missing();
-    activity_.mailbox(std::move(state));
+    changed.queued_later = policy_.queued_later();
+    changed.features_late = policy_.tickets_missing();
+    activity_.mailbox(changed);
   }
 
   caf::event_based_actor* self_;
   RunActivity& activity_;
+  const Clock& clock_;
   PeersPtr peers_;
   Homes homes_;
   const bool features_are_here_;  // all of them, so that none can be lost
   MailboxPolicy policy_;
   int64_t rewinds_ = 0;
-  std::deque<int> idle_;  // trainers that wait, longest first
 };
 
 }  // namespace

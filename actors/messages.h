@@ -25,7 +25,7 @@ typename Inspector::result_type inspect(Inspector& f, MicroBatchId& x) {
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, Ticket& x) {
   return f(caf::meta::type_name("Ticket"), x.id, x.step, x.node, x.home, x.generation, x.bytes,
-           x.region_bytes, x.crc32c);
+           x.region_bytes, x.crc32c, x.target);
 }
 
 template <class Inspector>

@@ -395,6 +395,16 @@ AttentionKernel attention_of(const proto::Target& target) {
   return AttentionKernel::kOwn;
 }
 
+Assignment assignment_of(const proto::Mailbox& mailbox) {
+  switch (mailbox.assignment()) {
+    case proto::Mailbox::STEALING: return Assignment::kStealing;
+    case proto::Mailbox::FIXED: return Assignment::kFixed;
+    case proto::Mailbox::ROUND_ROBIN: return Assignment::kRoundRobin;
+    case proto::Mailbox::PER_TRAINER_QUEUE: return Assignment::kPerTrainerQueue;
+  }
+  return Assignment::kStealing;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileSystem& files) {
@@ -405,8 +415,7 @@ Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileS
       run.target().compute_dtype() == proto::Target::F32 ? DType::kF32 : DType::kBf16;
   setup->drafter_dtype =
       run.drafter().compute_dtype() == proto::Drafter::F32 ? DType::kF32 : DType::kBf16;
-  setup->assignment = run.mailbox().assignment() == proto::Mailbox::FIXED ? Assignment::kFixed
-                                                                          : Assignment::kStealing;
+  setup->assignment = assignment_of(run.mailbox());
   PERCHERON_ASSIGN_OR_RETURN(setup->placement, resolve_placement(run.placement()));
   setup->placement.attention = attention_of(run.target());
   PERCHERON_ASSIGN_OR_RETURN(setup->target, read_model_config(files, run.target().path()));

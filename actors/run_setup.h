@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "actors/placement_plan.h"
-#include "actors/policy/mailbox_policy.h"
+#include "actors/policy/assignment.h"
 #include "actors/policy/step_plan.h"
 #include "base/file_system.h"
 #include "base/status.h"

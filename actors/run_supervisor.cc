@@ -179,10 +179,7 @@ void RunSupervisor::applied(int64_t step, const AppliedReport& report, const Poo
   meter_.trainer_worked(0, report.seconds);
   if (finished_ || report.round != apply_round_) return;
   pool_ = pool;
-  const std::vector<int>& members = ledger_.members();
-  if (std::find(members.begin(), members.end(), report.trainer) != members.end()) {
-    applied_.push_back(report);
-  }
+  if (ledger_.is_member(report.trainer)) applied_.push_back(report);
   if (ledger_.applied(report.trainer, step)) all_applied(step);
 }
 

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "actors/actor_system.h"
+#include "actors/policy/idle_targets.h"
 #include "actors/policy/sampler_policy.h"
 
 namespace percheron {
@@ -33,6 +34,7 @@ class Sampler {
         homes_(target_nodes_, parts.trainer_nodes()),
         store_credits_(*parts.store),
         sequence_(parts.setup, parts.batches, parts.progress.step),
+        idle_(parts.target_nodes()),
         policy_([this] { return sequence_.next(); },
                 parts.credits ? *parts.credits : store_credits_, 0),
         held_out_left_(parts.batches->held_out_micro_batches()) {}
@@ -45,16 +47,20 @@ class Sampler {
 
   void idle(int target) {
     if (retiring_.count(target) != 0) return let_go(target);
-    if (lost_.count(target) == 0) idle_.insert(target);
+    if (lost_.count(target) == 0) {
+      idle_.add(target);
+      newly_idle_ = target;
+    }
     pump();
   }
 
   void lost(int target) {
     lost_.insert(target);
     retiring_.erase(target);
-    idle_.erase(target);
+    idle_.remove(target);
     const auto count = static_cast<int64_t>(policy_.target_lost(target));
     if (count > 0) self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
+    idle_.room_changed();
     pump();
   }
 
@@ -65,7 +71,9 @@ class Sampler {
 
   void added(const WorkerAdded& worker) {
     homes_.add(worker.kind, worker.node);
-    if (worker.kind == WorkerKind::kTarget) target_nodes_.push_back(worker.node);
+    if (worker.kind != WorkerKind::kTarget) return;
+    target_nodes_.push_back(worker.node);
+    idle_.add_target(worker.node);
   }
 
   // It ends what it has.
@@ -73,7 +81,7 @@ class Sampler {
     homes_.retire(worker.kind, worker.number);
     if (worker.kind == WorkerKind::kTrainer || lost_.count(worker.number) != 0) return;
     retiring_.insert(worker.number);
-    idle_.erase(worker.number);
+    idle_.remove(worker.number);
     if (!policy_.target_has_leases(worker.number)) let_go(worker.number);
   }
 
@@ -87,6 +95,7 @@ class Sampler {
     const auto count = static_cast<int64_t>(policy_.leases_of_node_lost(node));
     if (count > 0) self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
     self_->send(peers_->mailbox, NodeLost{node});  // Behind the tickets that were put before.
+    idle_.room_changed();
     pump();
   }
 
@@ -95,6 +104,7 @@ class Sampler {
     for (MicroBatchId id : message.ids) policy_.produce_again(id);
     const auto count = static_cast<int64_t>(message.ids.size());
     self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
+    idle_.room_changed();
     pump();
   }
 
@@ -150,7 +160,8 @@ class Sampler {
     const Produce& work = message.work;
     const Ticket ticket{
         work.id,         work.step,  node_of(message.target), homes_.of_target(message.target),
-        work.generation, work.bytes, message.region_bytes,    message.crc32c};
+        work.generation, work.bytes, message.region_bytes,    message.crc32c,
+        message.target};
     if (work.id.epoch != kHeldOutEpoch) {
       self_->send(peers_->mailbox, PutTicket{ticket});
       return;
@@ -171,32 +182,35 @@ class Sampler {
 
   void open(int64_t step) {
     policy_.set_open_step(step);
+    idle_.room_changed();  // What the step before held is free.
     if (step >= parts_.setup->steps.steps()) return;
     const PlannedStep range = parts_.setup->steps.at(step);
     parts_.store->open_step({range.epoch, range.first}, range.count);
   }
 
   void pump() {
-    std::set<int> full;  // nodes without room for the next micro-batch
-    for (auto next = idle_.begin(); next != idle_.end();) {
-      const int target = *next;
-      const int node = node_of(target);
-      const auto production = full.count(node) == 0 ? policy_.next(target, node, 0) : std::nullopt;
-      if (!production) {
-        full.insert(node);
-        ++next;
-        continue;
-      }
-      next = idle_.erase(next);
-      const WorkUnit& unit = production->unit;
+    while (const auto next = idle_.next(policy_, 0)) {
+      const auto& [target, production] = *next;
+      const WorkUnit& unit = production.unit;
       self_->send(peers_->supervisor, TargetWork{target, unit.id, true, 0, 0});
       parts_.activity->target_leased(target, new_bucket(unit.id));
-      self_->send(peers_->targets[target], Produce{unit.id, unit.step, production->lease,
-                                                   production->generation, unit.bytes});
+      self_->send(peers_->targets[target],
+                  Produce{unit.id, unit.step, production.lease, production.generation, unit.bytes});
     }
-    const Occupation why = policy_.out_of_work() ? Occupation::kWork : Occupation::kRoom;
-    for (const int target : idle_) parts_.activity->target_waits(target, why);
+    tell_idle();
     report_exhausted_epochs();
+  }
+
+  // Who waits, and why, where that is news.
+  void tell_idle() {
+    const Occupation why = policy_.out_of_work() ? Occupation::kWork : Occupation::kRoom;
+    if (why != told_why_) {
+      for (const int target : idle_.all()) parts_.activity->target_waits(target, why);
+    } else if (newly_idle_ && idle_.contains(*newly_idle_)) {
+      parts_.activity->target_waits(*newly_idle_, why);
+    }
+    told_why_ = why;
+    newly_idle_.reset();
   }
 
   // None where it was handed out before.
@@ -231,8 +245,11 @@ class Sampler {
   Homes homes_;
   StoreCredits store_credits_;
   WorkSequence sequence_;
+  IdleTargets idle_;
   SamplerPolicy policy_;
-  std::set<int> idle_, lost_, retiring_;     // targets
+  std::set<int> lost_, retiring_;            // targets
+  std::optional<int> newly_idle_;            // a target of which nobody was told
+  Occupation told_why_ = Occupation::kRoom;  // the others wait
   std::map<MicroBatchId, int64_t> buckets_;  // of what is handed out and not freed
   int64_t held_out_left_;
   int64_t rewinds_ = 0;

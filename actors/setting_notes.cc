@@ -69,6 +69,16 @@ void check_attention(const RunSetup& setup, Notes& notes) {
                "no target is placed on a CUDA device");
 }
 
+void check_assignment(const RunSetup& setup, Notes& notes) {
+  const bool compares = setup.assignment == Assignment::kRoundRobin ||
+                        setup.assignment == Assignment::kPerTrainerQueue;
+  if (!compares || setup.placement.trainers.size() < 2) return;
+  notes.add(
+      "mailbox.assignment ties micro-batches to trainers, so that a slow or overfed one holds up "
+      "all "
+      "others: it is there for comparison; stealing, the default, does not");
+}
+
 void check_end(const RunSetup& setup, Notes& notes) {
   const int64_t last = setup.steps.steps();
   if (setup.config.train().has_epochs() && setup.config.train().has_steps()) {
@@ -114,6 +124,7 @@ std::vector<std::string> setting_notes(const RunSetup& setup) {
       setup.data.held_out != nullptr, "evaluate", run.evaluate(),
       {"every_steps", "at_steps", "conversations_max", "draft_lengths", "feature_bytes_max"},
       "data.held_out is not given");
+  check_assignment(setup, notes);
   check_end(setup, notes);
   return notes.take();
 }

@@ -62,6 +62,11 @@ std::optional<int> LeaseTable::owner_of(MicroBatchId id) const {
   return lease->second.owner;
 }
 
+std::optional<MicroBatchId> LeaseTable::oldest() const {
+  if (leases_.empty()) return std::nullopt;
+  return leases_.begin()->first;
+}
+
 std::vector<int> LeaseTable::overdue_owners(int64_t now_ns) const {
   std::set<int> owners;
   for (const auto& [id, lease] : leases_) {

@@ -30,6 +30,8 @@ class LeaseTable {
   void clear() { leases_.clear(); }
 
   std::optional<int> owner_of(MicroBatchId id) const;
+  /// The first micro-batch that anyone holds; none if nobody does.
+  std::optional<MicroBatchId> oldest() const;
   /// Owners of leases whose time is over, each once; the leases stay.
   std::vector<int> overdue_owners(int64_t now_ns) const;
   size_t outstanding() const { return leases_.size(); }

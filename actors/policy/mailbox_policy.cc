@@ -7,12 +7,113 @@
 namespace percheron {
 
 MailboxPolicy::MailboxPolicy(Assignment assignment, std::vector<int> trainers, int64_t lease_ttl_ns)
-    : assignment_(assignment), members_(std::move(trainers)), leases_(lease_ttl_ns) {}
+    : assignment_(assignment),
+      members_(std::move(trainers)),
+      leases_(lease_ttl_ns),
+      pace_(members_) {
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    rank_[members_[rank]] = static_cast<int64_t>(rank);
+  }
+}
+
+// --- steps ---------------------------------------------------------------------------------------
 
 void MailboxPolicy::open_step(const PlannedStep& range) {
   PERCHERON_CHECK(!open_, "one step is open at a time");
   open_ = range;
   committed_before_ = {range.epoch, range.first};
+  for (auto entry = entries_.lower_bound(committed_before_);
+       entry != entries_.end() && range.contains(entry->first); ++entry) {
+    ++visited_;
+    if (entry->second.state == State::kGone) continue;
+    ++present_;
+    if (entry->second.state == State::kQueued) count_open(entry->second.queue, 1);
+  }
+  pace_.begin_step();
+  begin_order();
+  look_at_all();
+}
+
+void MailboxPolicy::begin_order() {
+  next_in_order_.clear();
+  if (!open_ || !serves_in_order()) return;
+  const auto size = static_cast<int64_t>(members_.size());
+  for (int64_t rank = 0; rank < size; ++rank) {
+    const int64_t ahead = (rank - open_->first % size + size) % size;
+    next_in_order_.push_back(open_->first + ahead);
+  }
+}
+
+std::vector<Ticket> MailboxPolicy::commit_step() {
+  PERCHERON_CHECK(step_computed(), "only a computed step is committed");
+  std::vector<Ticket> freed;
+  for (int64_t index = open_->first; index < open_->first + open_->count; ++index) {
+    const auto entry = entries_.find({open_->epoch, index});
+    if (!entry->second.features_gone) freed.push_back(entry->second.ticket);
+    entries_.erase(entry);
+  }
+  committed_before_ = {open_->epoch, open_->first + open_->count};
+  open_.reset();
+  present_ = computed_ = 0;
+  end_rest();
+  return freed;
+}
+
+// --- tickets -------------------------------------------------------------------------------------
+
+int MailboxPolicy::queue_of(const Ticket& ticket) const {
+  if (members_.empty()) return ticket.home;
+  switch (assignment_) {
+    case Assignment::kStealing:
+    case Assignment::kFixed: break;
+    case Assignment::kRoundRobin: return member_at(ticket.target);
+    case Assignment::kPerTrainerQueue: return member_at(ticket.id.index);
+  }
+  return ticket.home;
+}
+
+int MailboxPolicy::queue_of(int trainer, int home) const { return steals_work() ? home : trainer; }
+
+int MailboxPolicy::served_at(const Entry& entry) const {
+  return serves_in_order() ? member_at(entry.ticket.id.index) : entry.queue;
+}
+
+void MailboxPolicy::set_state(Entry& entry, State state) {
+  if (open_ && open_->contains(entry.ticket.id)) {
+    present_ += (state != State::kGone) - (entry.state != State::kGone);
+    computed_ += (state == State::kComputed) - (entry.state == State::kComputed);
+  }
+  entry.state = state;
+}
+
+void MailboxPolicy::count_open(int queue, int64_t change) {
+  Tickets& tickets = queues_.at(queue);
+  if (tickets.open > 0) fullest_.erase({-tickets.open, queue});
+  tickets.open += change;
+  queued_open_ = static_cast<size_t>(static_cast<int64_t>(queued_open_) + change);
+  if (tickets.open > 0) fullest_.insert({-tickets.open, queue});
+}
+
+void MailboxPolicy::queue(Entry& entry) {
+  set_state(entry, State::kQueued);
+  entry.queue = queue_of(entry.ticket);
+  Tickets& tickets = queues_[entry.queue];
+  tickets.ids.insert(entry.ticket.id);
+  tickets.bytes += entry.ticket.bytes;
+  ++queued_;
+  changed_.insert(entry.queue);
+  if (!open_ || !open_->contains(entry.ticket.id)) return;
+  count_open(entry.queue, 1);
+  if (!members_.empty()) look_at(served_at(entry));
+}
+
+void MailboxPolicy::unqueue(Entry& entry) {
+  Tickets& tickets = queues_.at(entry.queue);
+  tickets.ids.erase(entry.ticket.id);
+  tickets.bytes -= entry.ticket.bytes;
+  --queued_;
+  changed_.insert(entry.queue);
+  if (open_ && open_->contains(entry.ticket.id)) count_open(entry.queue, -1);
 }
 
 MailboxPolicy::Put MailboxPolicy::put(const Ticket& ticket) {
@@ -29,97 +130,141 @@ MailboxPolicy::Put MailboxPolicy::put(const Ticket& ticket) {
   return Put::kQueued;
 }
 
-void MailboxPolicy::queue(Entry& entry) {
-  entry.state = State::kQueued;
-  homes_[entry.ticket.home].insert(entry.ticket.id);
-  home_bytes_[entry.ticket.home] += entry.ticket.bytes;
-}
+// --- who gets what -------------------------------------------------------------------------------
 
-std::optional<MicroBatchId> MailboxPolicy::pick_fixed(int trainer) const {
-  const auto member = std::find(members_.begin(), members_.end(), trainer);
-  if (member == members_.end()) return std::nullopt;
-  const int64_t rank = member - members_.begin();
-  const int64_t size = static_cast<int64_t>(members_.size());
-  for (int64_t index = open_->first; index < open_->first + open_->count; ++index) {
-    if (index % size != rank) continue;
+std::optional<MicroBatchId> MailboxPolicy::next_in_order(int trainer) {
+  const auto rank = rank_.find(trainer);
+  if (!open_ || rank == rank_.end()) return std::nullopt;
+  const auto size = static_cast<int64_t>(members_.size());
+  int64_t& index = next_in_order_[static_cast<size_t>(rank->second)];
+  for (; index < open_->first + open_->count; index += size) {
     const auto entry = entries_.find({open_->epoch, index});
-    if (entry == entries_.end() || entry->second.state == State::kGone) return std::nullopt;
+    if (entry == entries_.end()) return std::nullopt;
+    if (entry->second.state == State::kComputed) continue;
     if (entry->second.state == State::kQueued) return entry->first;
-    if (entry->second.state == State::kLeased) return std::nullopt;  // its own, in order
+    return std::nullopt;  // it is gone, or leased: its own, in order
   }
   return std::nullopt;
 }
 
-int64_t MailboxPolicy::open_tickets(const Home& home) const {
-  // Nothing is older than the open step, so its tickets come first.
-  const auto later = std::find_if_not(
-      home.begin(), home.end(), [this](const MicroBatchId& id) { return open_->contains(id); });
-  return std::distance(home.begin(), later);
+std::optional<MicroBatchId> MailboxPolicy::first_of(int queue) const {
+  const auto tickets = queues_.find(queue);
+  if (tickets == queues_.end() || tickets->second.open == 0) return std::nullopt;
+  return *tickets->second.ids.begin();  // Nothing is older than the open step.
 }
 
-std::optional<MicroBatchId> MailboxPolicy::pick_stealing(int home) const {
-  const auto own = homes_.find(home);
-  if (own != homes_.end() && !own->second.empty() && open_->contains(*own->second.begin())) {
-    return *own->second.begin();
-  }
-  const Home* fullest = nullptr;
-  int64_t most = 0;
-  for (const auto& [other, tickets] : homes_) {
-    const int64_t count = open_tickets(tickets);
-    if (count > most) {
-      most = count;
-      fullest = &tickets;
-    }
-  }
-  if (!fullest) return std::nullopt;
-  return *fullest->begin();
+std::optional<MicroBatchId> MailboxPolicy::pick(int trainer, int home) {
+  if (serves_in_order()) return next_in_order(trainer);
+  const auto own = first_of(queue_of(trainer, home));
+  if (own || !steals_work() || fullest_.empty()) return own;
+  return first_of(fullest_.begin()->second);
 }
 
 std::optional<Work> MailboxPolicy::take(int trainer, int home, int64_t now_ns) {
-  if (!open_) return std::nullopt;
-  if (std::find(members_.begin(), members_.end(), trainer) == members_.end()) return std::nullopt;
-  const std::optional<MicroBatchId> id =
-      serves_in_order() ? pick_fixed(trainer) : pick_stealing(home);
+  if (!open_ || !is_member(trainer)) return std::nullopt;
+  const std::optional<MicroBatchId> id = pick(trainer, home);
   if (!id) return std::nullopt;
   Entry& entry = entries_.at(*id);
-  homes_.at(entry.ticket.home).erase(*id);
-  home_bytes_.at(entry.ticket.home) -= entry.ticket.bytes;
-  entry.state = State::kLeased;
-  const bool stolen = entry.ticket.home != home;
+  unqueue(entry);
+  set_state(entry, State::kLeased);
+  look_at(served_at(entry));
+  pace_.begins(trainer, now_ns);
+  const bool queues_of_homes =
+      assignment_ == Assignment::kStealing || assignment_ == Assignment::kFixed;
+  const bool stolen = queues_of_homes && entry.ticket.home != home;
   steals_ += stolen ? 1 : 0;
   return Work{entry.ticket, leases_.grant(*id, trainer, now_ns), stolen};
 }
 
-bool MailboxPolicy::computed(MicroBatchId id, int trainer, int64_t lease) {
+void MailboxPolicy::look_at(int queue) {
+  const bool waited_for = line_.first_at(queue) != nullptr;
+  const bool ready = waited_for && (serves_in_order() ? next_in_order(queue) : first_of(queue));
+  if (ready) {
+    ready_.insert(queue);
+  } else {
+    ready_.erase(queue);
+  }
+}
+
+void MailboxPolicy::look_at_all() {
+  ready_.clear();
+  for (const WaitingLine::Waiter& waiter : line_.waiters()) {
+    ++visited_;
+    look_at(waiter.queue);
+  }
+}
+
+void MailboxPolicy::wait(int trainer, int home) {
+  if (!is_member(trainer) || resting_.count(trainer) != 0) return;
+  const int queue = queue_of(trainer, home);
+  line_.join({trainer, home, queue});
+  look_at(queue);
+}
+
+const WaitingLine::Waiter* MailboxPolicy::next_waiter() const {
+  if (!ready_.empty()) return line_.first_at(*ready_.begin());
+  const bool may_steal = steals_work() && queued_open_ > 0 && !line_.empty();
+  return may_steal ? &line_.first() : nullptr;
+}
+
+void MailboxPolicy::rest(const WaitingLine::Waiter& waiter) {
+  const WaitingLine::Waiter gone = waiter;
+  resting_[gone.trainer] = gone;
+  line_.leave(gone.trainer);
+  look_at(gone.queue);
+}
+
+void MailboxPolicy::end_rest() {
+  for (const auto& [trainer, waiter] : resting_) {
+    ++visited_;
+    line_.join(waiter);
+    look_at(waiter.queue);
+  }
+  resting_.clear();
+}
+
+std::optional<MailboxPolicy::HandOut> MailboxPolicy::serve(const WaitingLine::Waiter& waiter,
+                                                           int64_t now_ns) {
+  const WaitingLine::Waiter served = waiter;
+  line_.leave(served.trainer);
+  std::optional<Work> work = take(served.trainer, served.home, now_ns);
+  look_at(served.queue);
+  PERCHERON_CHECK(work, "who is next has something to take");
+  return HandOut{served.trainer, *work};
+}
+
+std::optional<MailboxPolicy::HandOut> MailboxPolicy::hand_out(int64_t now_ns) {
+  const bool anyone = !line_.empty() || !resting_.empty();
+  if (!open_ || queued_open_ == 0 || !anyone) return std::nullopt;
+  if (steals_work()) {
+    const int64_t left = open_->count - computed_ - static_cast<int64_t>(leases_.outstanding());
+    if (pace_.refresh(left, now_ns)) end_rest();
+  }
+  while (const WaitingLine::Waiter* waiter = next_waiter()) {
+    if (!steals_work() || !pace_.too_late(waiter->trainer, now_ns)) return serve(*waiter, now_ns);
+    rest(*waiter);
+  }
+  // As long as others compute, their answers bring those who rest back to mind.
+  if (resting_.empty() || leases_.outstanding() > 0) return std::nullopt;
+  const auto pace = [this](const auto& entry) { return pace_.pace_ns(entry.first); };
+  const WaitingLine::Waiter fastest = std::ranges::min_element(resting_, {}, pace)->second;
+  resting_.erase(fastest.trainer);
+  return serve(fastest, now_ns);
+}
+
+bool MailboxPolicy::computed(MicroBatchId id, int trainer, int64_t lease, int64_t now_ns) {
   if (!leases_.settle(id, trainer, lease)) {
     ++stale_;
     return false;
   }
-  entries_.at(id).state = State::kComputed;
+  pace_.ends(trainer, now_ns);
+  Entry& entry = entries_.at(id);
+  set_state(entry, State::kComputed);
+  look_at(served_at(entry));
   return true;
 }
 
-bool MailboxPolicy::step_computed() const {
-  if (!open_) return false;
-  for (int64_t index = open_->first; index < open_->first + open_->count; ++index) {
-    const auto entry = entries_.find({open_->epoch, index});
-    if (entry == entries_.end() || entry->second.state != State::kComputed) return false;
-  }
-  return true;
-}
-
-std::vector<Ticket> MailboxPolicy::commit_step() {
-  PERCHERON_CHECK(step_computed(), "only a computed step is committed");
-  std::vector<Ticket> freed;
-  for (int64_t index = open_->first; index < open_->first + open_->count; ++index) {
-    const auto entry = entries_.find({open_->epoch, index});
-    if (!entry->second.features_gone) freed.push_back(entry->second.ticket);
-    entries_.erase(entry);
-  }
-  committed_before_ = {open_->epoch, open_->first + open_->count};
-  open_.reset();
-  return freed;
-}
+// --- losses --------------------------------------------------------------------------------------
 
 std::vector<MicroBatchId> MailboxPolicy::trainer_lost(int trainer) {
   std::vector<int> others = members_;
@@ -132,18 +277,41 @@ std::vector<MicroBatchId> MailboxPolicy::change_members(std::vector<int> members
   PERCHERON_CHECK(membership > membership_, "memberships grow");
   members_ = std::move(members);
   membership_ = membership;
+  rank_.clear();
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    rank_[members_[rank]] = static_cast<int64_t>(rank);
+  }
+  pace_.regroup(members_);
+  for (const auto& [trainer, waiter] : resting_) line_.join(waiter);
+  resting_.clear();
+  const std::vector<WaitingLine::Waiter> waiters = line_.waiters();
+  line_.clear();
+  ready_.clear();
+  for (const WaitingLine::Waiter& waiter : waiters) {
+    if (is_member(waiter.trainer)) {
+      line_.join({waiter.trainer, waiter.home, queue_of(waiter.trainer, waiter.home)});
+    }
+  }
   leases_.clear();  // All drop their partial sums, so what they hold counts no more either.
+  begin_order();
   std::vector<MicroBatchId> again;
   for (auto& [id, entry] : entries_) {
-    if (entry.state != State::kLeased && entry.state != State::kComputed) continue;
+    ++visited_;
+    if (entry.state == State::kGone) continue;
+    if (entry.state == State::kQueued) {  // perhaps for a trainer that is no more
+      unqueue(entry);
+      queue(entry);
+      continue;
+    }
     ++queued_again_;
     if (entry.features_gone) {
-      entry.state = State::kGone;
+      set_state(entry, State::kGone);
       again.push_back(id);
     } else {
       queue(entry);
     }
   }
+  look_at_all();
   return again;
 }
 
@@ -154,12 +322,12 @@ std::vector<MicroBatchId> MailboxPolicy::node_lost(int node) {
     // What is leased or computed already was read; only a lost trainer would ask for it again.
     entry.features_gone = true;
     if (entry.state == State::kQueued) {
-      homes_.at(entry.ticket.home).erase(id);
-      home_bytes_.at(entry.ticket.home) -= entry.ticket.bytes;
-      entry.state = State::kGone;
+      unqueue(entry);
+      set_state(entry, State::kGone);
       again.push_back(id);
     }
   }
+  look_at_all();
   return again;
 }
 
@@ -168,48 +336,47 @@ bool MailboxPolicy::unreadable(MicroBatchId id, int trainer, int64_t lease) {
     ++stale_;
     return false;
   }
-  entries_.at(id).state = State::kGone;
+  pace_.drops(trainer);
+  set_state(entries_.at(id), State::kGone);
   return true;
 }
 
 void MailboxPolicy::restart() {
   leases_.clear();
+  pace_.regroup(members_);
+  end_rest();
+  for (const auto& [queue, tickets] : queues_) changed_.insert(queue);
   entries_.clear();
-  homes_.clear();
-  home_bytes_.clear();
+  queues_.clear();
+  fullest_.clear();
+  ready_.clear();
+  queued_ = queued_open_ = 0;
+  present_ = computed_ = 0;
   open_.reset();
   committed_before_ = {0, 0};
 }
 
-size_t MailboxPolicy::queued() const {
-  size_t count = 0;
-  for (const auto& [home, tickets] : homes_) count += tickets.size();
-  return count;
-}
+// --- for those who watch -------------------------------------------------------------------------
 
 std::map<int, MailboxPolicy::Queue> MailboxPolicy::queues() const {
   std::map<int, Queue> queues;
-  for (const auto& [home, tickets] : homes_) {
-    queues[home] = {static_cast<int64_t>(tickets.size()), home_bytes_.at(home)};
+  for (const auto& [number, tickets] : queues_) {
+    queues[number] = {static_cast<int64_t>(tickets.ids.size()), tickets.bytes};
   }
   return queues;
 }
 
-size_t MailboxPolicy::queued_later() const {
-  size_t now = 0;
-  if (open_) {
-    for (const auto& [home, tickets] : homes_) now += static_cast<size_t>(open_tickets(tickets));
+std::map<int, MailboxPolicy::Queue> MailboxPolicy::take_changed_queues() {
+  std::map<int, Queue> queues;
+  for (int number : changed_) {
+    const auto tickets = queues_.find(number);
+    queues[number] =
+        tickets == queues_.end()
+            ? Queue{}
+            : Queue{static_cast<int64_t>(tickets->second.ids.size()), tickets->second.bytes};
   }
-  return queued() - now;
-}
-
-bool MailboxPolicy::tickets_missing() const {
-  if (!open_) return false;
-  for (int64_t index = open_->first; index < open_->first + open_->count; ++index) {
-    const auto entry = entries_.find({open_->epoch, index});
-    if (entry == entries_.end() || entry->second.state == State::kGone) return true;
-  }
-  return false;
+  changed_.clear();
+  return queues;
 }
 
 }  // namespace percheron

@@ -4,19 +4,17 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
+#include "actors/policy/assignment.h"
 #include "actors/policy/lease_table.h"
 #include "actors/policy/step_plan.h"
 #include "actors/policy/ticket.h"
+#include "actors/policy/trainer_pace.h"
+#include "actors/policy/waiting_line.h"
 
 namespace percheron {
-
-/// Who computes which micro-batch of a step.
-enum class Assignment {
-  kStealing,  // whoever is free: the oldest ticket of its own home, else of the fullest other home
-  kFixed,     // micro-batch index modulo trainers, each trainer in index order: bit-reproducible
-};
 
 /// A ticket leased to a trainer.
 struct Work {
@@ -25,10 +23,14 @@ struct Work {
   bool stolen = false;  // from another home than the trainer's own
 };
 
-/// The shared queue between targets and trainers: one deque of tickets per home, leases, and which
-/// micro-batches of the open step are computed. Only tickets of the open step are handed out;
-/// those of later steps wait. A trainer's sums live with it until the commit, so the loss of a
-/// trainer queues the whole open step again for the others (invariant 1).
+/// The shared queue between targets and trainers: deques of tickets, trainers that wait for one,
+/// leases, and which micro-batches of the open step are computed. Only tickets of the open step are
+/// handed out; those of later steps wait. A trainer's sums live with it until the commit, so the
+/// loss of a trainer queues the whole open step again for the others (invariant 1).
+///
+/// There is a deque for each home; with kRoundRobin and kPerTrainerQueue for each trainer. A ticket
+/// costs O(log) of tickets and trainers from its put to its commit; only a change of members and a
+/// new step look at all of them.
 class MailboxPolicy {
  public:
   /// `trainers` are the members, in rank order; a single one is always served in index order.
@@ -43,19 +45,29 @@ class MailboxPolicy {
   /// committed already) is counted and its features are the caller's to free.
   Put put(const Ticket& ticket);
 
-  /// The next ticket for an idle trainer whose own home is `home`; none if there is none for it
-  /// now.
+  /// A member whose own home is `home` is idle, and waits in line. No effect for others.
+  void wait(int trainer, int home);
+  struct HandOut {
+    int trainer = 0;
+    Work work;
+  };
+  /// The next ticket for one of those who wait; none when there is none for any of them now. A
+  /// trainer that would hold up the end of the step gets none as long as faster ones compute.
+  std::optional<HandOut> hand_out(int64_t now_ns);
+  /// The next ticket for this trainer, whatever its pace; none if there is none for it now.
   std::optional<Work> take(int trainer, int home, int64_t now_ns);
 
-  /// A trainer's gradient sums now contain `id`. False, and counted, for a stale lease.
-  bool computed(MicroBatchId id, int trainer, int64_t lease);
+  /// A trainer's gradient sums now contain `id`. False, and counted, for a stale lease. Without
+  /// the time of day its pace stays as it was.
+  bool computed(MicroBatchId id, int trainer, int64_t lease, int64_t now_ns = 0);
   /// All micro-batches of the open step are computed.
-  bool step_computed() const;
+  bool step_computed() const { return open_ && computed_ == open_->count; }
   /// Ends the open step, whose sums every member has applied or will; returns its tickets, whose
   /// features may be freed.
   std::vector<Ticket> commit_step();
 
-  /// Others are members from now on: nothing computed in the open step counts, every lease ends.
+  /// Others are members from now on: nothing computed in the open step counts, every lease ends,
+  /// and who is no member waits no more.
   /// `membership` is higher than the one before. Returns micro-batches whose features are gone too
   /// and must be produced again.
   std::vector<MicroBatchId> change_members(std::vector<int> members, int64_t membership);
@@ -73,53 +85,94 @@ class MailboxPolicy {
 
   int64_t membership() const { return membership_; }
   const std::vector<int>& members() const { return members_; }
+  bool is_member(int trainer) const { return rank_.count(trainer) != 0; }
   const std::optional<PlannedStep>& open() const { return open_; }
-  size_t queued() const;
+  size_t queued() const { return queued_; }
   size_t leased() const { return leases_.outstanding(); }
-  /// What waits at a home.
+  /// What waits in a deque.
   struct Queue {
     int64_t tickets = 0;
     uint64_t bytes = 0;  // of their features
   };
   std::map<int, Queue> queues() const;
+  /// Those that changed since the last call of this, as they are now.
+  std::map<int, Queue> take_changed_queues();
   /// Queued tickets of steps that are not open.
-  size_t queued_later() const;
+  size_t queued_later() const { return queued_ - queued_open_; }
   /// Of the open step some micro-batch has no ticket yet.
-  bool tickets_missing() const;
+  bool tickets_missing() const { return open_ && present_ < open_->count; }
   int64_t steals() const { return steals_; }
   int64_t duplicates() const { return duplicates_; }
   int64_t stale() const { return stale_; }
   /// Micro-batches that a change of members took from who had them or had computed them.
   int64_t queued_again() const { return queued_again_; }
+  /// Tickets, queues and trainers that were gone through, for tests of what a ticket costs.
+  int64_t visited() const { return visited_ + pace_.visited(); }
 
  private:
   enum class State { kQueued, kLeased, kComputed, kGone };
   struct Entry {
     Ticket ticket;
-    State state = State::kQueued;
+    State state = State::kGone;
     bool features_gone = false;  // computed, but its features can't be read again
+    int queue = 0;               // while queued
+  };
+  struct Tickets {
+    std::set<MicroBatchId> ids;  // in order, so the first is the oldest, and the open step's lead
+    int64_t open = 0;            // of the open step
+    uint64_t bytes = 0;
   };
   bool serves_in_order() const {
     // A single trainer adds in index order, so that a repeated run has the same bits.
     return assignment_ == Assignment::kFixed || members_.size() == 1;
   }
-  using Home = std::set<MicroBatchId>;  // in order, so its first is the oldest
+  bool steals_work() const { return assignment_ == Assignment::kStealing && !serves_in_order(); }
+  int member_at(int64_t number) const {
+    return members_[static_cast<size_t>(number) % members_.size()];
+  }
+  /// The deque that a ticket waits in, and the one that a trainer is served from first.
+  int queue_of(const Ticket& ticket) const;
+  int queue_of(int trainer, int home) const;
+  /// What must be looked at when a ticket of it comes or goes: the waiters at this queue.
+  int served_at(const Entry& entry) const;
 
-  std::optional<MicroBatchId> pick_fixed(int trainer) const;
-  std::optional<MicroBatchId> pick_stealing(int home) const;
+  void set_state(Entry& entry, State state);
   void queue(Entry& entry);
-  int64_t open_tickets(const Home& home) const;
+  void unqueue(Entry& entry);
+  void count_open(int queue, int64_t change);
+  std::optional<MicroBatchId> next_in_order(int trainer);
+  std::optional<MicroBatchId> first_of(int queue) const;
+  std::optional<MicroBatchId> pick(int trainer, int home);
+  /// Keeps ready_ true for a queue, or for all.
+  void look_at(int queue);
+  void look_at_all();
+  const WaitingLine::Waiter* next_waiter() const;
+  void rest(const WaitingLine::Waiter& waiter);
+  void end_rest();
+  std::optional<HandOut> serve(const WaitingLine::Waiter& waiter, int64_t now_ns);
+  void begin_order();
 
   Assignment assignment_;
   std::vector<int> members_;
+  std::map<int, int64_t> rank_;  // of each member
   LeaseTable leases_;
   std::optional<PlannedStep> open_;
   MicroBatchId committed_before_{0, 0};  // every micro-batch before this one is committed
   std::map<MicroBatchId, Entry> entries_;
-  std::map<int, Home> homes_;
-  std::map<int, uint64_t> home_bytes_;  // of the features of queued tickets
+  std::map<int, Tickets> queues_;
+  std::set<std::pair<int64_t, int>> fullest_;  // {-tickets of the open step, queue}, none empty
+  std::set<int> changed_;                      // queues, for take_changed_queues()
+  size_t queued_ = 0, queued_open_ = 0;
+  int64_t present_ = 0, computed_ = 0;  // of the open step: not gone; computed
+  std::vector<int64_t> next_in_order_;  // of each rank: the first index that it has not computed
+
+  WaitingLine line_;
+  std::set<int> ready_;                         // queues with a waiter and a ticket for it
+  std::map<int, WaitingLine::Waiter> resting_;  // who had better not take any more of this step
+  TrainerPace pace_;
   int64_t membership_ = 0;
   int64_t steals_ = 0, duplicates_ = 0, stale_ = 0, queued_again_ = 0;
+  int64_t visited_ = 0;
 };
 
 }  // namespace percheron

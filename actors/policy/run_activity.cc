@@ -68,6 +68,7 @@ void RunActivity::begin(const RunLayout& layout) {
   kept_.phase = {};
   quarantined_before_ = 0;
   cache_before_ = {};
+  trainers_wait_for_ = trainer_waits_for();
   phase_since_ = seen_ = now;
   window_.assign(1, totals(now));
 }
@@ -140,6 +141,8 @@ Occupation RunActivity::trainer_waits_for() const {
 
 void RunActivity::tell_trainers(double now) {
   const Occupation next = trainer_waits_for();
+  if (next == trainers_wait_for_) return;
+  trainers_wait_for_ = next;
   for (Worker& trainer : trainers_) {
     if (!trainer.away && !trainer.clock.in_job() && trainer.clock.occupation() != next) {
       trainer.clock.enter(next, now);
@@ -159,18 +162,21 @@ void RunActivity::trainer_settled(int trainer, int64_t tokens, int64_t samples, 
   const Occupation reason = kept_.phase.evaluating ? Occupation::kEvaluation
                             : kept_.phase.copying  ? Occupation::kCheckpoint
                                                    : Occupation::kDevice;
-  settle(trainers_.at(static_cast<size_t>(trainer)), tokens, samples, seconds, reason, now);
-  tell_trainers(now);
+  Worker& settled = trainers_.at(static_cast<size_t>(trainer));
+  settle(settled, tokens, samples, seconds, reason, now);
+  if (!settled.away && !settled.clock.in_job()) settled.clock.enter(trainers_wait_for_, now);
 }
 
 void RunActivity::trainer_waits(int trainer) {
   const std::lock_guard lock(mutex_);
-  wait(trainers_.at(static_cast<size_t>(trainer)), trainer_waits_for(), now());
+  wait(trainers_.at(static_cast<size_t>(trainer)), trainers_wait_for_, now());
 }
 
-void RunActivity::mailbox(MailboxState state) {
+void RunActivity::mailbox(const MailboxState& changed) {
   const std::lock_guard lock(mutex_);
-  kept_.mailbox = std::move(state);
+  for (const auto& [home, queue] : changed.homes) kept_.mailbox.homes[home] = queue;
+  kept_.mailbox.queued_later = changed.queued_later;
+  kept_.mailbox.features_late = changed.features_late;
   tell_trainers(now());
 }
 
@@ -256,7 +262,11 @@ void RunActivity::lost(WorkerKind kind, int number) {
 
 void RunActivity::restarted(WorkerKind kind, int number) {
   const std::lock_guard lock(mutex_);
-  worker(kind, number).away = false;
+  Worker& back = worker(kind, number);
+  back.away = false;
+  if (kind == WorkerKind::kTrainer && !back.clock.in_job()) {
+    back.clock.enter(trainers_wait_for_, now());
+  }
   ++kept_.restarts[static_cast<size_t>(kind)];
 }
 

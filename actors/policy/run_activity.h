@@ -50,7 +50,7 @@ struct HomeQueue {
   uint64_t bytes = 0;  // of their features
 };
 
-/// The mailbox after a message.
+/// What the mailbox holds.
 struct MailboxState {
   std::map<int, HomeQueue> homes;
   size_t queued_later = 0;     // tickets of steps that are not open yet
@@ -128,7 +128,8 @@ class RunActivity {
   void trainer_settled(int trainer, int64_t tokens, int64_t samples, double seconds);
   /// It has nothing to do. Work that it was given before and did not settle counts no more.
   void trainer_waits(int trainer);
-  void mailbox(MailboxState state);
+  /// What has changed: `homes` are only those that did.
+  void mailbox(const MailboxState& changed);
 
   // The supervisor.
   void phase(const RunPhase& phase);
@@ -172,6 +173,7 @@ class RunActivity {
   static void begin_job(Worker& worker, double now);
   /// What an idle trainer waits for.
   Occupation trainer_waits_for() const;
+  /// Idle trainers wait for something else from now on, if they do.
   void tell_trainers(double now);
   Totals totals(double now) const;
   void sample(double now);
@@ -181,6 +183,7 @@ class RunActivity {
   mutable std::mutex mutex_;
   std::vector<Worker> targets_, trainers_;
   bool shared_device_ = false;
+  Occupation trainers_wait_for_ = Occupation::kIdle;  // the idle ones
   RunActivitySnapshot kept_;  // all but what is worked out when it is asked for
   double phase_since_ = 0, seen_ = 0;
   int64_t quarantined_before_ = 0;  // in this run, by its last word

@@ -18,9 +18,13 @@ const WorkUnit* SamplerPolicy::peek() {
   return peeked_ ? &*peeked_ : nullptr;
 }
 
+const WorkUnit* SamplerPolicy::upcoming() {
+  return again_queue_.empty() ? peek() : &flights_.at(*again_queue_.begin()).unit;
+}
+
 std::optional<Production> SamplerPolicy::next(int target, int node, int64_t now_ns) {
   const bool again = !again_queue_.empty();
-  const WorkUnit* unit = again ? &flights_.at(*again_queue_.begin()).unit : peek();
+  const WorkUnit* unit = upcoming();
   if (!unit || !credits_.try_grant(node, *unit, open_step_)) return std::nullopt;
   const MicroBatchId id = unit->id;
   if (again) {
@@ -108,11 +112,8 @@ bool SamplerPolicy::exhausted() const {
 bool SamplerPolicy::epoch_exhausted(int64_t epoch) const {
   if (peeked_ && peeked_->id.epoch <= epoch) return false;
   if (!again_queue_.empty() && again_queue_.begin()->epoch <= epoch) return false;
-  for (const auto& [id, flight] : flights_) {
-    if (id.epoch > epoch) break;
-    if (leases_.owner_of(id)) return false;
-  }
-  return true;
+  const std::optional<MicroBatchId> leased = leases_.oldest();
+  return !leased || leased->epoch > epoch;
 }
 
 }  // namespace percheron

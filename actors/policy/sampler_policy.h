@@ -28,6 +28,8 @@ class SamplerPolicy {
   SamplerPolicy(std::function<std::optional<WorkUnit>()> next_unit, CreditSource& credits,
                 int64_t lease_ttl_ns);
 
+  /// What next() would hand out, whatever the room; null if there is nothing.
+  const WorkUnit* upcoming();
   /// The next micro-batch for an idle target on `node`; none if there is none or no room now.
   std::optional<Production> next(int target, int node, int64_t now_ns);
   /// Its features are in the store. False, and counted, for a stale lease: free what was stored.

@@ -8,7 +8,12 @@ namespace percheron {
 
 StepLedger::StepLedger(std::vector<int> members, int64_t step)
     : members_(std::move(members)), step_(step) {
+  std::sort(members_.begin(), members_.end());
   PERCHERON_CHECK(!members_.empty(), "a run has at least one trainer");
+}
+
+bool StepLedger::is_member(int number) const {
+  return std::binary_search(members_.begin(), members_.end(), number);
 }
 
 bool StepLedger::refuse_unless(bool wanted) {
@@ -26,8 +31,7 @@ bool StepLedger::computed(int64_t step, int64_t membership) {
 }
 
 bool StepLedger::reduced(int member, int64_t step, int64_t membership) {
-  const bool is_member = std::find(members_.begin(), members_.end(), member) != members_.end();
-  if (!refuse_unless(is_member && phase_ == Phase::kReducing && step == step_ &&
+  if (!refuse_unless(is_member(member) && phase_ == Phase::kReducing && step == step_ &&
                      membership == membership_ && reported_.count(member) == 0)) {
     return false;
   }
@@ -44,8 +48,7 @@ void StepLedger::commit() {
 }
 
 bool StepLedger::applied(int member, int64_t step) {
-  const bool is_member = std::find(members_.begin(), members_.end(), member) != members_.end();
-  if (!refuse_unless(is_member && phase_ == Phase::kApplying && step == step_ &&
+  if (!refuse_unless(is_member(member) && phase_ == Phase::kApplying && step == step_ &&
                      reported_.count(member) == 0)) {
     return false;
   }
@@ -87,8 +90,7 @@ StepLedger::Loss StepLedger::member_lost(int member) {
 }
 
 bool StepLedger::member_joined(int member) {
-  const bool is_member = std::find(members_.begin(), members_.end(), member) != members_.end();
-  if (is_member || phase_ != Phase::kComputing) return false;
+  if (is_member(member) || phase_ != Phase::kComputing) return false;
   members_.push_back(member);
   std::sort(members_.begin(), members_.end());
   ++membership_;

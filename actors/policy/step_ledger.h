@@ -45,7 +45,9 @@ class StepLedger {
   Phase phase() const { return phase_; }
   int64_t step() const { return step_; }
   int64_t membership() const { return membership_; }
+  /// In ascending order.
   const std::vector<int>& members() const { return members_; }
+  bool is_member(int number) const;
   int64_t committed_steps() const { return committed_; }
   int64_t stale() const { return stale_; }
 

@@ -45,6 +45,18 @@ class RunActivityTest : public testing::Test {
   RunActivity activity{clock};
 };
 
+TEST_F(RunActivityTest, HomesOfWhichNothingIsSaidStayAsTheyWere) {
+  MailboxState news;
+  news.homes = {{0, {3, 30}}, {1, {1, 10}}};
+  activity.mailbox(news);
+  news.homes = {{1, {0, 0}}};
+  activity.mailbox(news);
+  const auto homes = activity.snapshot().mailbox.homes;
+  EXPECT_EQ(homes.at(0).tickets, 3);
+  EXPECT_EQ(homes.at(0).bytes, 30u);
+  EXPECT_EQ(homes.at(1).tickets, 0);
+}
+
 TEST_F(RunActivityTest, ATrainersTimeGoesToItsCause) {
   activity.phase(phase(RunPhase::Step::kHeldOut));
   clock.advance(5);

@@ -51,6 +51,16 @@ TEST(SettingNotes, NameAttentionWhereNoTargetHasTwoKernels) {
   EXPECT_FALSE(names(notes_of(run), "target.attention"));
 }
 
+TEST(SettingNotes, SayThatAnAssignmentIsThereForComparison) {
+  proto::Run run = make_tiny_run("assignment");
+  run.mutable_mailbox()->set_assignment(proto::Mailbox::ROUND_ROBIN);
+  EXPECT_FALSE(names(notes_of(run), "mailbox.assignment")) << "one trainer";
+  place(run, 1, 2);
+  EXPECT_TRUE(names(notes_of(run), "mailbox.assignment"));
+  run.mutable_mailbox()->set_assignment(proto::Mailbox::FIXED);
+  EXPECT_FALSE(names(notes_of(run), "mailbox.assignment")) << "it has its use";
+}
+
 TEST(SettingNotes, NameWhatTheOptimizerTheScheduleAndTheDataLeaveUnread) {
   proto::Run run = make_tiny_run("rest", {.epochs = 1});
   run.mutable_optimizer()->set_muon_momentum(0.9);

@@ -10,6 +10,7 @@
 
 #include "actors/policy/credits.h"
 #include "actors/policy/epoch_termination.h"
+#include "actors/policy/idle_targets.h"
 #include "actors/policy/mailbox_policy.h"
 #include "actors/policy/sampler_policy.h"
 #include "actors/policy/step_ledger.h"
@@ -48,12 +49,15 @@ class Simulation {
         random_(world.seed),
         plan_(world.per_step, std::vector<int64_t>(world.epochs, world.micro_batches), 0),
         credits_({world.bytes_max}),
+        idle_targets_(std::vector<int>(world.target_times.size(), 0)),
         sampler_([this] { return next_unit(); }, credits_, 0),
         mailbox_(world.assignment, numbers(world.trainer_times.size()), 0),
         ledger_(numbers(world.trainer_times.size()), 0) {
     outcome_.trained.resize(world.trainer_times.size());
-    for (size_t i = 0; i < world.target_times.size(); ++i) idle_targets_.insert(i);
-    for (size_t i = 0; i < world.trainer_times.size(); ++i) idle_trainers_.insert(i);
+    for (size_t i = 0; i < world.target_times.size(); ++i) idle_targets_.add(static_cast<int>(i));
+    for (size_t i = 0; i < world.trainer_times.size(); ++i) {
+      mailbox_.wait(static_cast<int>(i), static_cast<int>(i));
+    }
     const std::set<int> targets = [&] {
       const std::vector<int> list = numbers(world.target_times.size());
       return std::set<int>(list.begin(), list.end());
@@ -117,15 +121,17 @@ class Simulation {
     if (dies()) {  // and comes back as a new one
       ++outcome_.deaths;
       sampler_.target_lost(event.target);
-      idle_targets_.insert(event.target);
+      idle_targets_.room_changed();
+      idle_targets_.add(event.target);
       return;
     }
-    idle_targets_.insert(event.target);
+    idle_targets_.add(event.target);
     if (!sampler_.produced(id, event.target, event.production.lease)) return;
     Ticket ticket;
     ticket.id = id;
     ticket.step = event.production.unit.step;
     ticket.home = event.target % static_cast<int>(world_.trainer_times.size());
+    ticket.target = event.target;
     ASSERT_EQ(mailbox_.put(ticket), MailboxPolicy::Put::kQueued);
   }
 
@@ -139,8 +145,9 @@ class Simulation {
       return;
     }
     if (event.membership == mailbox_.membership()) epochs_.at(id.epoch).settled();
-    idle_trainers_.insert(event.trainer);
-    if (!mailbox_.computed(id, event.trainer, event.work.lease)) return;
+    const bool counts = mailbox_.computed(id, event.trainer, event.work.lease, now_);
+    mailbox_.wait(event.trainer, event.trainer);
+    if (!counts) return;
     EXPECT_TRUE(sums_.insert(id.index).second) << "counted twice";
     ++outcome_.trained[event.trainer];
     if (mailbox_.step_computed()) commit();
@@ -156,6 +163,7 @@ class Simulation {
     for (int member : std::vector<int>(ledger_.members())) ledger_.applied(member, step.step);
     for (const Ticket& ticket : mailbox_.commit_step()) sampler_.freed(ticket.id);
     sampler_.set_open_step(step.step + 1);
+    idle_targets_.room_changed();
     epochs_.at(step.epoch).step_committed();
     outcome_.steps.push_back(std::exchange(sums_, {}));
     if (step.step + 1 == plan_.steps()) {
@@ -166,34 +174,23 @@ class Simulation {
   }
 
   void pump() {
-    for (bool again = true; again;) {
-      again = false;
-      for (int target : std::set<int>(idle_targets_)) {
-        const auto production = sampler_.next(target, 0, now_);
-        if (!production) break;
-        idle_targets_.erase(target);
-        Event event;
-        event.time = now_ + world_.target_times[target];
-        event.order = order_++;
-        event.target = target;
-        event.production = *production;
-        events_.push(event);
-        again = true;
-      }
-      for (int trainer : std::set<int>(idle_trainers_)) {
-        const auto work = mailbox_.take(trainer, trainer, now_);
-        if (!work) continue;
-        idle_trainers_.erase(trainer);
-        epochs_.at(work->ticket.id.epoch).leased();
-        Event event;
-        event.time = now_ + world_.trainer_times[trainer];
-        event.order = order_++;
-        event.trainer = trainer;
-        event.work = *work;
-        event.membership = mailbox_.membership();
-        events_.push(event);
-        again = true;
-      }
+    while (const auto next = idle_targets_.next(sampler_, now_)) {
+      Event event;
+      event.target = next->first;
+      event.time = now_ + world_.target_times[static_cast<size_t>(event.target)];
+      event.order = order_++;
+      event.production = next->second;
+      events_.push(event);
+    }
+    while (const auto next = mailbox_.hand_out(now_)) {
+      epochs_.at(next->work.ticket.id.epoch).leased();
+      Event event;
+      event.trainer = next->trainer;
+      event.time = now_ + world_.trainer_times[static_cast<size_t>(event.trainer)];
+      event.order = order_++;
+      event.work = next->work;
+      event.membership = mailbox_.membership();
+      events_.push(event);
     }
     if (world_.death > 0) return;  // leases that died with their owner are the actors' to settle
     for (auto& [number, epoch] : epochs_) {
@@ -212,12 +209,12 @@ class Simulation {
   StepPlan plan_;
   Credits credits_;
   int64_t next_step_ = 0, in_step_ = 0;
+  IdleTargets idle_targets_;
   SamplerPolicy sampler_;
   MailboxPolicy mailbox_;
   StepLedger ledger_;
   std::map<int64_t, EpochTermination> epochs_;
   std::priority_queue<Event> events_;
-  std::set<int> idle_targets_, idle_trainers_;
   std::set<int64_t> sums_;
   int64_t now_ = 0, order_ = 0;
   Outcome outcome_;
@@ -285,7 +282,7 @@ TEST(Simulation, EveryStepKeepsItsMicroBatchesWhateverDies) {
     world.micro_batches = 1 + static_cast<int64_t>(random.below(40));
     world.per_step = 1 + static_cast<int64_t>(random.below(8));
     world.bytes_max = static_cast<uint64_t>(world.per_step) + random.below(10);
-    world.assignment = random.below(2) ? Assignment::kFixed : Assignment::kStealing;
+    world.assignment = static_cast<Assignment>(random.below(4));
     const Outcome outcome = Simulation(world).run();
     expect_whole(world, outcome);
     deaths += outcome.deaths;

@@ -41,11 +41,25 @@ TEST(Train, OneTargetAndOneTrainerLearnAndLeaveACheckpoint) {
 }
 
 TEST(Train, EveryTopologyTrainsTheSameStepsToTheSameLosses) {
+  constexpr auto kStealing = proto::Mailbox::STEALING;
+  struct Case {
+    int targets, trainers;
+    proto::Mailbox::Assignment assignment = kStealing;
+  };
   std::vector<StepReport> expected;
-  for (const auto& [targets, trainers] :
-       std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {1, 2}, {3, 2}, {5, 3}}) {
-    SCOPED_TRACE(testing::Message() << targets << " targets, " << trainers << " trainers");
+  for (const auto& [targets, trainers, assignment] :
+       std::vector<Case>{{1, 1},
+                         {2, 1},
+                         {1, 2},
+                         {3, 2},
+                         {5, 3},
+                         {5, 3, proto::Mailbox::ROUND_ROBIN},
+                         {1, 3, proto::Mailbox::ROUND_ROBIN},
+                         {2, 3, proto::Mailbox::PER_TRAINER_QUEUE}}) {
+    SCOPED_TRACE(testing::Message() << targets << " targets, " << trainers << " trainers, "
+                                    << proto::Mailbox::Assignment_Name(assignment));
     proto::Run run = make_tiny_run("topology", {.epochs = 4, .micro_batches_per_step = 3});
+    run.mutable_mailbox()->set_assignment(assignment);
     place(run, targets, trainers);
     RecordingObserver observer;
     const Result<RunSummary> summary = train_tiny(run, observer);

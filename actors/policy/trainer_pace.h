@@ -1,0 +1,66 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+namespace percheron {
+
+/// How long each trainer takes for a micro-batch, from the hand-out to the answer, and when a step
+/// could end at best. A trainer that would end its next micro-batch only after that had better
+/// leave it to the others: a slow one that takes the last micro-batch holds up all of them.
+/// Times in nanoseconds.
+class TrainerPace {
+ public:
+  /// A trainer's pace is the median of so many micro-batches, so that one pause does not count.
+  static constexpr size_t kRemembered = 5;
+
+  explicit TrainerPace(const std::vector<int>& members) { regroup(members); }
+
+  /// Others are members; nobody holds a micro-batch. What is known of their pace stays.
+  void regroup(const std::vector<int>& members);
+  void begin_step() { left_ = -1; }
+
+  void begins(int trainer, int64_t now_ns);
+  /// Its micro-batch is computed.
+  void ends(int trainer, int64_t now_ns);
+  /// Its micro-batch was taken away, or could not be computed.
+  void drops(int trainer);
+
+  /// Works out when the step can end, if that may have changed much; false if it has not. `left`
+  /// micro-batches of it have no owner yet. Costs O(members) at most about log2(micro-batches)
+  /// times a step.
+  bool refresh(int64_t left, int64_t now_ns);
+  /// What the trainer takes now would be ended by others sooner. Never while some pace is unknown.
+  bool too_late(int trainer, int64_t now_ns) const;
+
+  /// 0 = unknown.
+  int64_t pace_ns(int trainer) const;
+  /// Trainers that were looked at by refresh(), for tests of what it costs.
+  int64_t visited() const { return visited_; }
+
+ private:
+  struct Trainer {
+    std::array<int64_t, kRemembered> recent{};  // a ring
+    size_t known = 0;                           // of them
+    size_t next = 0;
+    int64_t pace = 0;    // 0 = unknown
+    int64_t since = -1;  // when it was given what it computes; -1 = nothing
+  };
+
+  /// When a trainer can begin another one.
+  static int64_t free_at(const Trainer& trainer, int64_t now_ns);
+  int64_t earliest_end(int64_t left, int64_t now_ns);
+
+  std::map<int, Trainer> trainers_;  // everyone that was ever a member
+  std::vector<Trainer*> members_;
+  size_t unknown_ = 0;  // members without a pace
+  int64_t left_ = -1;   // when end_ns_ was worked out; -1 = it was not
+  int64_t end_ns_ = 0;
+  int64_t fastest_ = 0;
+  int64_t visited_ = 0;
+};
+
+}  // namespace percheron
