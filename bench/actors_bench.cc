@@ -1,0 +1,285 @@
+// What the control plane costs: tickets through the bare policies, and through the real mailbox and
+// supervisor actors, with workers that answer at once. A ticket is put, taken, computed and
+// committed; as in a run the supervisor hears of each when its target and its trainer begin and end
+// it.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <future>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "actors/actor_system.h"
+#include "actors/policy/idle_targets.h"
+#include "actors/policy/mailbox_policy.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/file_system.h"
+
+namespace percheron {
+namespace {
+
+constexpr int kNodes[] = {10, 100, 1000};
+constexpr int64_t kPerNode = 16;            // micro-batches of a step
+constexpr int64_t kTickets = 320'000;       // of a run
+constexpr uint64_t kBytesMax = 1ULL << 40;  // there is room
+
+int64_t now_ns() { return system_clock().monotonic_ns(); }
+
+std::vector<int> first_numbers(int count) {
+  std::vector<int> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+StepPlan plan_of(int nodes) {
+  const int64_t per_step = kPerNode * nodes;
+  return {per_step, {kTickets / per_step * per_step}, 0};
+}
+
+// --- bare policies -------------------------------------------------------------------------------
+
+struct PolicyCost {
+  double ns_per_ticket = 0;
+  double visited_per_ticket = 0;
+};
+
+/// Trainers end in the order in which they began; every fourth takes four times as long.
+PolicyCost measure_policies(int nodes) {
+  const StepPlan plan = plan_of(nodes);
+  int64_t next = 0;
+  const auto unit = [&]() -> std::optional<WorkUnit> {
+    if (next == plan.micro_batches(0)) return std::nullopt;
+    const int64_t index = next++;
+    return WorkUnit{{0, index},
+                    index / plan.micro_batches_per_step(),
+                    1,
+                    static_cast<uint64_t>(plan.micro_batches_per_step())};
+  };
+  const std::vector<int> numbers = first_numbers(nodes);
+  Credits credits(std::vector<uint64_t>(static_cast<size_t>(nodes),
+                                        static_cast<uint64_t>(2 * plan.micro_batches_per_step())));
+  IdleTargets idle(numbers);
+  SamplerPolicy sampler(unit, credits, 0);
+  MailboxPolicy mailbox(Assignment::kStealing, numbers, 0);
+  std::multimap<int64_t, MailboxPolicy::HandOut> busy;  // by when they are done
+  std::vector<std::pair<int, Production>> made;
+  for (int number : numbers) {
+    idle.add(number);
+    mailbox.wait(number, number);
+  }
+  const int64_t ahead_max = 2 * plan.micro_batches_per_step();  // as the room for features does
+  int64_t now = 1, ahead = 0;
+  const int64_t begin = now_ns();
+  for (int64_t step = 0; step < plan.steps(); ++step) {
+    mailbox.open_step(plan.at(step));
+    while (!mailbox.step_computed()) {
+      made.clear();
+      while (ahead < ahead_max) {
+        const auto produced = idle.next(sampler, now);
+        if (!produced) break;
+        made.push_back(*produced);
+        ++ahead;
+      }
+      for (const auto& [target, production] : made) {
+        sampler.produced(production.unit.id, target, production.lease);
+        Ticket ticket;
+        ticket.id = production.unit.id;
+        ticket.node = ticket.home = ticket.target = target;
+        mailbox.put(ticket);
+        idle.add(target);
+      }
+      while (const auto next_work = mailbox.hand_out(now)) {
+        const int64_t takes = next_work->trainer % 4 == 3 ? 4000 : 1000;
+        busy.emplace(now + takes + next_work->trainer, *next_work);
+      }
+      const auto done = busy.begin();
+      now = done->first;
+      const auto [trainer, work] = done->second;
+      busy.erase(done);
+      mailbox.computed(work.ticket.id, trainer, work.lease, now);
+      mailbox.wait(trainer, trainer);
+      mailbox.take_changed_queues();
+    }
+    for (const Ticket& ticket : mailbox.commit_step()) sampler.freed(ticket.id);
+    ahead -= plan.micro_batches_per_step();
+    sampler.set_open_step(step + 1);
+    idle.room_changed();
+  }
+  const auto tickets = static_cast<double>(plan.micro_batches(0));
+  return {static_cast<double>(now_ns() - begin) / tickets,
+          static_cast<double>(mailbox.visited()) / tickets};
+}
+
+// --- actors --------------------------------------------------------------------------------------
+
+/// Puts tickets, a few at a time, at most two steps ahead of what is freed.
+class FakeSampler {
+ public:
+  FakeSampler(caf::event_based_actor* self, PeersPtr peers, const StepPlan& plan)
+      : self_(self), peers_(std::move(peers)), plan_(plan) {}
+
+  void freed(int64_t steps) {
+    may_put_ = std::min(plan_.steps(), steps + 2) * plan_.micro_batches_per_step();
+    put_some();
+  }
+  void put_some() {
+    const auto targets = static_cast<int64_t>(peers_->targets.size());
+    for (int i = 0; i < kAtOnce && next_ < may_put_; ++i, ++next_) {
+      const auto target = static_cast<int32_t>(next_ % targets);
+      Ticket ticket;
+      ticket.id = {0, next_};
+      ticket.step = next_ / plan_.micro_batches_per_step();
+      ticket.node = ticket.home = ticket.target = target;
+      self_->send(peers_->supervisor, TargetWork{target, ticket.id, true, 0, 0});
+      self_->send(peers_->supervisor, TargetWork{target, ticket.id, false, 1, 0.1});
+      self_->send(peers_->mailbox, PutTicket{ticket});
+    }
+    if (next_ < may_put_) {
+      self_->send(self_, TargetIdle{});
+    } else if (next_ == plan_.micro_batches(0)) {
+      self_->send(peers_->supervisor, EpochExhausted{0});
+    }
+  }
+
+ private:
+  static constexpr int kAtOnce = 64;
+
+  caf::event_based_actor* self_;
+  PeersPtr peers_;
+  const StepPlan& plan_;
+  int64_t next_ = 0, may_put_ = 0;
+};
+
+caf::behavior fake_sampler(caf::event_based_actor* self, PeersPtr peers, const StepPlan& plan) {
+  const auto sampler = std::make_shared<FakeSampler>(self, std::move(peers), plan);
+  return {[sampler](const Begin&) { sampler->freed(0); },
+          [sampler](const Freed& message) { sampler->freed(message.range.step + 1); },
+          [sampler](const TargetIdle&) { sampler->put_some(); }};
+}
+
+caf::behavior fake_trainer(caf::event_based_actor* self, PeersPtr peers, int32_t number) {
+  return {
+      [=](const Begin&) { self->send(peers->mailbox, Take{number}); },
+      [=](const TakeTicket& message) {
+        self->send(peers->mailbox, Computed{number, message.ticket.id, message.lease, 1, 1, 0.001});
+        self->send(peers->mailbox, Take{number});
+      },
+      [=](const Regroup& message) {
+        self->send(peers->supervisor, Regrouped{number, message.membership});
+      },
+      [=](const Reduce& message) {
+        self->send(peers->supervisor, Reduced{number, message.step, message.membership, 0});
+      },
+      [=](const Apply& message) {
+        Applied done;
+        done.trainer = number;
+        done.step = message.step;
+        done.round = message.round;
+        done.sums = encode_sums(StepSums{}, 7);
+        self->send(peers->supervisor, done);
+      },
+      [=](const TakeSnapshot& message) {
+        self->send(peers->supervisor, SnapshotTaken{message.step, 0});
+      },
+      [=](const WriteCheckpoint& message) {
+        CheckpointWritten done;
+        done.step = message.step;
+        done.path = "nowhere";
+        self->send(peers->supervisor, done);
+      }};
+}
+
+std::shared_ptr<RunSetup> setup_of(int nodes) {
+  auto setup = std::make_shared<RunSetup>();
+  setup->steps = plan_of(nodes);
+  setup->config.mutable_checkpoint()->set_every_steps(0);
+  setup->config.mutable_output()->set_directory("nowhere");  // No checkpoint is really written.
+  const std::vector<DeviceId> devices(static_cast<size_t>(nodes));
+  setup->placement.targets = setup->placement.trainers = devices;
+  return setup;
+}
+
+/// Runs until the last step is applied; tickets a second.
+double measure_actors(int nodes) {
+  const std::shared_ptr<const RunSetup> setup = setup_of(nodes);
+  RunParts parts(setup);
+  parts.clock = &system_clock();
+  parts.files = &system_files();
+  auto store = FeatureStore::make({kBytesMax, 1});
+  PERCHERON_CHECK(store.ok(), "the store has room");
+  parts.store = std::move(store).value();
+  parts.quarantine = std::make_unique<Quarantine>(1);
+  parts.activity = std::make_shared<RunActivity>(system_clock());
+  const std::vector<std::string> devices(static_cast<size_t>(nodes), "cpu:0");
+  parts.activity->begin({devices, devices});
+  parts.targets.resize(static_cast<size_t>(nodes));
+  parts.trainers.resize(static_cast<size_t>(nodes));
+  for (int node = 0; node < nodes; ++node) {
+    parts.targets[static_cast<size_t>(node)].node = node;
+    parts.trainers[static_cast<size_t>(node)].node = node;
+  }
+  RunObserver observer;
+  WorkThread disk("checkpoint", system_clock());
+  const std::atomic<int> no_signals{0};
+  std::promise<Status> end;
+  const auto peers = std::make_shared<Peers>();
+  ActorSystemConfig config;
+  caf::actor_system system(config);
+  SupervisorSettings settings;
+  settings.setup = setup;
+  peers->supervisor = start_supervisor(
+      system,
+      SupervisorWorld{parts, observer, disk, no_signals, settings,
+                      [&end](const Status& status, const RunSummary&) { end.set_value(status); }},
+      peers);
+  peers->mailbox = start_mailbox(system, parts, peers);
+  peers->sampler = system.spawn(
+      [&](caf::event_based_actor* self) { return fake_sampler(self, peers, setup->steps); });
+  for (int32_t number = 0; number < nodes; ++number) {
+    peers->trainers.push_back(system.spawn(
+        [=](caf::event_based_actor* self) { return fake_trainer(self, peers, number); }));
+    peers->targets.push_back(system.spawn(
+        [](caf::event_based_actor*) -> caf::behavior { return {[](const Begin&) {}}; }));
+  }
+  const int64_t begin = now_ns();
+  caf::anon_send(peers->supervisor, Begin{0});
+  const Status status = end.get_future().get();
+  const double seconds = static_cast<double>(now_ns() - begin) * 1e-9;
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
+  for (const auto* actors : {&peers->targets, &peers->trainers}) {
+    for (const caf::actor& actor : *actors) {
+      caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+    }
+  }
+  for (const caf::actor* actor : {&peers->supervisor, &peers->sampler, &peers->mailbox}) {
+    caf::anon_send_exit(*actor, caf::exit_reason::user_shutdown);
+  }
+  system.await_all_actors_done();
+  *peers = Peers();
+  return status.ok() ? static_cast<double>(setup->steps.micro_batches(0)) / seconds : 0;
+}
+
+int print_table() {
+  std::printf("%6s  %22s  %18s  %20s  %16s\n", "nodes", "policies, ns a ticket", "visited a ticket",
+              "actors, ns a ticket", "actors, tickets/s");
+  for (int nodes : kNodes) {
+    const PolicyCost bare = measure_policies(nodes);
+    const double rate = measure_actors(nodes);
+    if (rate == 0) return 1;
+    std::printf("%6d  %22.0f  %18.2f  %20.0f  %16.0f\n", nodes, bare.ns_per_ticket,
+                bare.visited_per_ticket, 1e9 / rate, rate);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace percheron
+
+int main() { return percheron::print_table(); }
