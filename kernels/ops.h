@@ -100,6 +100,18 @@ class Ops {
                                                     MatrixUse use) const = 0;
   /// Fills `packed` from weight [out, in], f32, bf16 or f16, rows possibly strided.
   virtual void pack(Context& context, ConstTensorView weight, PackedMatrix& packed) const = 0;
+  /// Rows of 8 bits with a scale each: weight[r, first_column + c] is about scales[r] * codes[r,
+  /// c]. scales[r] = the row's largest size, over all C columns, divided by the largest code (127
+  /// or 448), or 1 where that is 0; codes are weight / scale in f32, rounded to nearest even and no
+  /// larger than the largest. weight: [R, C] f32, bf16 or f16, finite; scales: [R] f32; codes: [R,
+  /// columns], kI8 or kF8E4m3, first_column + columns <= C.
+  virtual void quantize_rows(Context& context, ConstTensorView weight, int64_t first_column,
+                             TensorView scales, TensorView codes) const = 0;
+  /// Fills `packed` from the weight [out, in] that quantize_rows() left: scales[r] * codes[r, c] in
+  /// f32, rounded once to the dtype of the products. The two codes of kF8E4m3 that are no numbers
+  /// stay none. codes: [out, in], contiguous; scales: [out] f32.
+  virtual void pack_quantized(Context& context, ConstTensorView codes, ConstTensorView scales,
+                              PackedMatrix& packed) const = 0;
   /// y (+)= x W^T + bias. x: [N, in]; y: [N, out]; bias: [out] f32 or absent. W packed kForward.
   virtual void linear(Context& context, ConstTensorView x, const PackedMatrix& weight,
                       ConstTensorView bias, Write write, TensorView y) const = 0;

@@ -18,6 +18,11 @@
 namespace percheron {
 namespace {
 
+struct PlannedMatrix final : PackedMatrix {
+  DType dtype;
+  Buffer buffer;
+};
+
 class PlanningOps final : public Ops {
  public:
   void copy(Context&, ConstTensorView, TensorView) const override {}
@@ -28,10 +33,8 @@ class PlanningOps final : public Ops {
   std::unique_ptr<PackedMatrix> make_packed(Context& context, int64_t out_features,
                                             int64_t in_features, DType dtype,
                                             MatrixUse) const override {
-    struct Packed final : PackedMatrix {
-      Buffer buffer;
-    };
-    auto packed = std::make_unique<Packed>();
+    auto packed = std::make_unique<PlannedMatrix>();
+    packed->dtype = dtype;
     packed->out_features = out_features;
     packed->in_features = in_features;
     auto buffer = context.device.allocate(static_cast<size_t>(out_features * in_features) *
@@ -44,6 +47,13 @@ class PlanningOps final : public Ops {
     return packed;
   }
   void pack(Context&, ConstTensorView, PackedMatrix&) const override {}
+  void quantize_rows(Context&, ConstTensorView, int64_t, TensorView, TensorView) const override {}
+  void pack_quantized(Context& context, ConstTensorView codes, ConstTensorView,
+                      PackedMatrix& packed) const override {
+    // A CPU has the whole matrix in scratch, in its dtype, before it packs it.
+    const Arena::Scope scope(context.arena);
+    context.arena.take(static_cast<PlannedMatrix&>(packed).dtype, {codes.dim(0), codes.dim(1)});
+  }
   void linear(Context&, ConstTensorView, const PackedMatrix&, ConstTensorView, Write,
               TensorView) const override {}
   void linear_backward_input(Context&, ConstTensorView, const PackedMatrix&, Write,

@@ -85,6 +85,20 @@ inline void check_attention_gradients(const ConstTensorView& q, const ConstTenso
   PERCHERON_CHECK(log_sum_exp.elements() == q.dim(0) * q.dim(1), describe(log_sum_exp));
 }
 
+/// What quantize_rows() and pack_quantized() take.
+inline void check_quantized(const ConstTensorView& codes, const ConstTensorView& scales) {
+  PERCHERON_CHECK(codes.dtype() == DType::kI8 || codes.dtype() == DType::kF8E4m3, describe(codes));
+  PERCHERON_CHECK(codes.rank() == 2 && codes.contiguous(), describe(codes));
+  PERCHERON_CHECK(scales.rank() == 1 && scales.dim(0) == codes.dim(0), describe(scales));
+}
+inline void check_quantize_rows(const ConstTensorView& weight, int64_t first_column,
+                                const ConstTensorView& scales, const ConstTensorView& codes) {
+  check_quantized(codes, scales);
+  PERCHERON_CHECK(weight.rank() == 2 && weight.dim(0) == codes.dim(0), describe(weight));
+  PERCHERON_CHECK(first_column >= 0 && first_column + codes.dim(1) <= weight.dim(1),
+                  describe(codes) + " of " + describe(weight));
+}
+
 inline void check_size_if_present(const ConstTensorView& x, int64_t elements) {
   PERCHERON_CHECK(!x.present() || x.elements() == elements, describe(x));
 }

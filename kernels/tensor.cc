@@ -36,7 +36,9 @@ size_t dtype_bytes(DType dtype) {
     case DType::kBf16:
     case DType::kF16: return 2;
     case DType::kU8:
-    case DType::kBool: return 1;
+    case DType::kBool:
+    case DType::kI8:
+    case DType::kF8E4m3: return 1;
   }
   PERCHERON_CHECK(false, "unknown dtype");
 }
@@ -52,6 +54,8 @@ std::string_view dtype_name(DType dtype) {
     case DType::kU32: return "U32";
     case DType::kU8: return "U8";
     case DType::kBool: return "BOOL";
+    case DType::kI8: return "I8";
+    case DType::kF8E4m3: return "F8_E4M3";
   }
   PERCHERON_CHECK(false, "unknown dtype");
 }

@@ -13,8 +13,21 @@
 
 namespace percheron {
 
-/// Element types. The names are those of safetensors.
-enum class DType : uint8_t { kF32, kBf16, kF16, kF64, kI64, kI32, kU32, kU8, kBool };
+/// Element types. The names are those of safetensors. kF8E4m3 has 4 bits of exponent, 3 of mantissa
+/// and no infinity: at most 448.
+enum class DType : uint8_t {
+  kF32,
+  kBf16,
+  kF16,
+  kF64,
+  kI64,
+  kI32,
+  kU32,
+  kU8,
+  kBool,
+  kI8,
+  kF8E4m3,
+};
 
 size_t dtype_bytes(DType dtype);
 std::string_view dtype_name(DType dtype);  // "F32", "BF16", ...

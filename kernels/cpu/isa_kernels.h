@@ -23,6 +23,9 @@ void pack_bf16_pairs(const ConstRows& weight, void* pairs);
 void few_bf16_rows_product(const Product& a);
 #endif
 
+void quantize_rows(const ConstRows& weight, int64_t first_column, float* scales, const Rows& codes);
+void dequantize_rows(const ConstRows& codes, const float* scales, const Rows& out);
+
 void rms_norm(const ConstRows& x, const float* weight, float epsilon, const Rows& out,
               float* inverse_rms);
 void rms_norm_backward(const RmsNormBackward& a);

@@ -24,6 +24,8 @@ const KernelTable& kernel_table() {
       .pack_bf16_pairs = nullptr,
       .few_bf16_rows_product = nullptr,
 #endif
+      .quantize_rows = quantize_rows,
+      .dequantize_rows = dequantize_rows,
       .rms_norm = rms_norm,
       .rms_norm_backward = rms_norm_backward,
       .rotary = rotary,

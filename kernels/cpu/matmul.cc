@@ -114,6 +114,22 @@ void CpuOps::pack(Context& context, ConstTensorView weight, PackedMatrix& packed
                        target.dtype, target.panels.data());
 }
 
+void CpuOps::quantize_rows(Context&, ConstTensorView weight, int64_t first_column,
+                           TensorView scales, TensorView codes) const {
+  check_quantize_rows(weight, first_column, scales, codes);
+  kernels_.quantize_rows(floats_of(weight), first_column, vector_of<float>(scales), rows_of(codes));
+}
+
+void CpuOps::pack_quantized(Context& context, ConstTensorView codes, ConstTensorView scales,
+                            PackedMatrix& packed) const {
+  check_quantized(codes, scales);
+  const Arena::Scope scope(context.arena);
+  const TensorView weight =
+      context.arena.take(static_cast<const CpuPacked&>(packed).dtype, {codes.dim(0), codes.dim(1)});
+  kernels_.dequantize_rows(rows_of(codes), vector_of<float>(scales), rows_of(weight));
+  pack(context, weight, packed);
+}
+
 void CpuOps::product(Context& context, ConstTensorView x, const PackedMatrix& weight, MatrixUse use,
                      ConstTensorView bias, Write write, TensorView y) const {
   if (x.dim(0) == 0) return;

@@ -28,6 +28,10 @@ class CudaOps final : public Ops {
                                             int64_t in_features, DType dtype,
                                             MatrixUse use) const override;
   void pack(Context& context, ConstTensorView weight, PackedMatrix& packed) const override;
+  void quantize_rows(Context& context, ConstTensorView weight, int64_t first_column,
+                     TensorView scales, TensorView codes) const override;
+  void pack_quantized(Context& context, ConstTensorView codes, ConstTensorView scales,
+                      PackedMatrix& packed) const override;
   void linear(Context& context, ConstTensorView x, const PackedMatrix& weight, ConstTensorView bias,
               Write write, TensorView y) const override;
   void linear_backward_input(Context& context, ConstTensorView dy, const PackedMatrix& weight,

@@ -20,6 +20,11 @@ void scatter_add_rows(Queue& queue, const ConstRows& x, const int32_t* rows, con
 /// y (+)= x + bias with bias [columns], rounded once. x may be y.
 void add_bias(Queue& queue, const ConstRows& x, const float* bias, Write write, const Rows& y);
 
+// quantize.cu
+void quantize_rows(Queue& queue, const ConstRows& weight, int64_t first_column, float* scales,
+                   const Rows& codes);
+void dequantize_rows(Queue& queue, const ConstRows& codes, const float* scales, const Rows& out);
+
 // layers.cu
 /// sign: 1 rotates forward, -1 back.
 void rotary(Queue& queue, const Rows& x, const int32_t* positions, const float* cos,

@@ -71,6 +71,25 @@ void CudaOps::pack(Context& context, ConstTensorView weight, PackedMatrix& packe
        TensorView(target.memory.data(), target.dtype, {weight.dim(0), weight.dim(1)}));
 }
 
+void CudaOps::quantize_rows(Context& context, ConstTensorView weight, int64_t first_column,
+                            TensorView scales, TensorView codes) const {
+  check_quantize_rows(weight, first_column, scales, codes);
+  cuda::quantize_rows(queue_of(context, {weight, scales, codes}), floats_of(weight), first_column,
+                      vector_of<float>(scales), rows_of(codes));
+}
+
+void CudaOps::pack_quantized(Context& context, ConstTensorView codes, ConstTensorView scales,
+                             PackedMatrix& packed) const {
+  check_quantized(codes, scales);
+  const auto& target = static_cast<const CudaPacked&>(packed);
+  PERCHERON_CHECK(codes.dim(0) == packed.out_features && codes.dim(1) == packed.in_features,
+                  describe(codes));
+  if (!target.present()) return;
+  const TensorView weight(target.memory.data(), target.dtype, {codes.dim(0), codes.dim(1)});
+  cuda::dequantize_rows(queue_of(context, {codes, scales, weight}), rows_of(codes),
+                        vector_of<float>(scales), rows_of(weight));
+}
+
 ConstTensorView CudaOps::as_dtype(Context& context, ConstTensorView x, DType dtype) const {
   if (x.dtype() == dtype) return x;
   const TensorView converted = context.arena.take(dtype, {x.dim(0), x.dim(1)});
