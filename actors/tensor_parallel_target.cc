@@ -115,6 +115,18 @@ Result<std::vector<float>> TensorParallelTarget::all_states(Context& context,
   return states;
 }
 
+Result<WeightsComparison> TensorParallelTarget::compare_weights(Context& context,
+                                                                const PackedSequences& rows) {
+  WeightsComparison comparison;
+  PERCHERON_RETURN_IF_ERROR(on_all(context, [&](size_t rank, Context& own) -> Status {
+    PERCHERON_ASSIGN_OR_RETURN(const WeightsComparison of_rank,
+                               ranks_[rank].target->compare_weights(own, rows));
+    if (rank == 0) comparison = of_rank;
+    return ok_status();
+  }));
+  return comparison;
+}
+
 void TensorParallelTarget::logits(Context& context, ConstTensorView last, TensorView logits) {
   ranks_.front().target->logits(context, last, logits);
 }

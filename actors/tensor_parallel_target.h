@@ -48,6 +48,7 @@ class TensorParallelTarget final : public Target {
                  TensorView last) override;
   Result<std::vector<float>> all_states(Context& context, const PackedSequences& rows,
                                         std::span<const int32_t> wanted) override;
+  Result<WeightsComparison> compare_weights(Context& context, const PackedSequences& rows) override;
   void logits(Context& context, ConstTensorView last, TensorView logits) override;
   void top1(Context& context, ConstTensorView last, TensorView out) override;
   ConstTensorView embedding() const override { return first().embedding(); }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "kernels/device_collective.h"
 #include "kernels/ops.h"
@@ -38,6 +40,7 @@ class HfTarget final : public Target {
                  TensorView last) override;
   Result<std::vector<float>> all_states(Context& context, const PackedSequences& rows,
                                         std::span<const int32_t> wanted) override;
+  Result<WeightsComparison> compare_weights(Context& context, const PackedSequences& rows) override;
   void logits(Context& context, ConstTensorView last, TensorView logits) override;
   void top1(Context& context, ConstTensorView last, TensorView out) override;
   ConstTensorView embedding() const override { return embedding_; }
@@ -60,6 +63,13 @@ class HfTarget final : public Target {
                  TensorView x) const;
   Status check_outputs(int64_t rows, const KvCache* cache, const TensorView& captured,
                        const TensorView& last) const;
+  Result<TransformerLayer> load_layer(Context& context, int64_t index,
+                                      const TargetOptions& options) const {
+    return TransformerLayer::load(context, config_, index, weights_, options);
+  }
+  /// Makes the room that weights of 8 bits are expanded into, once.
+  void make_room(Context& context);
+  bool is_captured(int64_t state) const;
   Result<Tensor> load_table(Context& context, const std::string& name) const;
   int64_t layers_to_run(const KvCache* cache, const TensorView& last) const;
   void capture(Context& context, int64_t state, ConstTensorView x, TensorView captured) const;
@@ -79,6 +89,7 @@ class HfTarget final : public Target {
   Tensor embedding_, head_, final_norm_;
   std::unique_ptr<PackedMatrix> packed_head_;
   std::vector<TransformerLayer> layers_;
+  std::optional<ExpandedMatrices> expanded_;  // where weights are of 8 bits, once they are used
 };
 
 // The state after layer j of a captured block [T, K, H], as a matrix [T, H].
@@ -125,14 +136,19 @@ Status HfTarget::load_layers(Context& context) {
   if (!layers_.empty()) return ok_status();
   std::vector<TransformerLayer> layers;
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
-    PERCHERON_ASSIGN_OR_RETURN(TransformerLayer layer,
-                               TransformerLayer::load(context, config_, i, weights_,
-                                                      options_.compute_dtype, options_.shard));
+    PERCHERON_ASSIGN_OR_RETURN(TransformerLayer layer, load_layer(context, i, options_));
     layers.push_back(std::move(layer));
   }
+  make_room(context);
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
   layers_ = std::move(layers);
   return ok_status();
+}
+
+void HfTarget::make_room(Context& context) {
+  const bool each_pass = options_.expansion == WeightExpansion::kEachPass;
+  if (options_.weights == WeightFormat::kFull || !each_pass || expanded_) return;
+  expanded_ = TransformerLayer::make_room(context, config_, options_);
 }
 
 // As stored, but f16 as f32: the operations read only f32 and bf16.
@@ -228,6 +244,7 @@ Result<std::vector<float>> HfTarget::all_states(Context& context, const PackedSe
   const auto states = static_cast<size_t>(config_.num_hidden_layers) + 1;
   std::vector<float> result(wanted.size() * states * hidden);
   if (count == 0) return result;
+  make_room(context);
   Arena::Scope scope(context.arena);
   PERCHERON_ASSIGN_OR_RETURN(Pass pass, prepare(context, rows, nullptr));
   const TensorView x = context.arena.take(DType::kF32, {count, config_.hidden_size});
@@ -246,13 +263,72 @@ Result<std::vector<float>> HfTarget::all_states(Context& context, const PackedSe
       run_layer(context, layers_[j], index, pass, x);
       continue;
     }
-    PERCHERON_ASSIGN_OR_RETURN(const TransformerLayer layer,
-                               TransformerLayer::load(context, config_, index, weights_,
-                                                      options_.compute_dtype, options_.shard));
+    PERCHERON_ASSIGN_OR_RETURN(const TransformerLayer layer, load_layer(context, index, options_));
     run_layer(context, layer, index, pass, x);
     PERCHERON_RETURN_IF_ERROR(wait_idle(context));  // before its weights are freed
   }
   return result;
+}
+
+bool HfTarget::is_captured(int64_t state) const {
+  if (options_.capture_last && state == config_.num_hidden_layers) return true;
+  return std::ranges::find(options_.capture, state) != options_.capture.end();
+}
+
+namespace {
+
+// Sums of squares in f64, of what is compared so far.
+struct SquareSums {
+  double difference = 0, full = 0;
+};
+
+Status add_squares(Context& context, ConstTensorView kept, ConstTensorView full, SquareSums& sums) {
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> a, to_host<float>(context, kept));
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> b, to_host<float>(context, full));
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = double{a[i]} - double{b[i]};
+    sums.difference += difference * difference;
+    sums.full += double{b[i]} * double{b[i]};
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+Result<WeightsComparison> HfTarget::compare_weights(Context& context, const PackedSequences& rows) {
+  PERCHERON_CHECK(!layers_.empty(), "weights are compared when they are loaded");
+  const auto count = static_cast<int64_t>(rows.token_ids.size());
+  WeightsComparison comparison{.tokens = count};
+  if (count == 0) return comparison;
+  const Arena::Scope scope(context.arena);
+  const Ops& ops = context.device.ops();
+  PERCHERON_ASSIGN_OR_RETURN(Pass pass, prepare(context, rows, nullptr));
+  const TensorView kept = context.arena.take(DType::kF32, {count, config_.hidden_size});
+  const TensorView full = context.arena.take(DType::kF32, {count, config_.hidden_size});
+  ops.gather_rows(context, embedding_, pass.ids, kept);
+  ops.gather_rows(context, embedding_, pass.ids, full);
+  SquareSums sums;
+  TargetOptions with_full_weights = options_;
+  with_full_weights.weights = WeightFormat::kFull;
+  for (int64_t i = 0; i < config_.num_hidden_layers; ++i) {
+    run_layer(context, layers_[static_cast<size_t>(i)], i, pass, kept);
+    PERCHERON_ASSIGN_OR_RETURN(const TransformerLayer layer,
+                               load_layer(context, i, with_full_weights));
+    run_layer(context, layer, i, pass, full);
+    PERCHERON_RETURN_IF_ERROR(wait_idle(context));  // before its weights are freed
+    if (is_captured(i + 1)) PERCHERON_RETURN_IF_ERROR(add_squares(context, kept, full, sums));
+  }
+  if (sums.full > 0) comparison.state_difference = std::sqrt(sums.difference / sums.full);
+  if (packed_head_ == nullptr) return comparison;
+  const TensorView ids = context.arena.take(DType::kI32, {2, count});
+  top1(context, kept, ids.rows(0, 1).reshaped({count}));
+  top1(context, full, ids.rows(1, 2).reshaped({count}));
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<int32_t> chosen, to_host<int32_t>(context, ids));
+  comparison.same_top1 = 0;
+  for (size_t i = 0; i < rows.token_ids.size(); ++i) {
+    comparison.same_top1 += chosen[i] == chosen[i + rows.token_ids.size()] ? 1 : 0;
+  }
+  return comparison;
 }
 
 Result<HfTarget::Pass> HfTarget::prepare(Context& context, const PackedSequences& rows,
@@ -281,6 +357,7 @@ Result<HfTarget::Pass> HfTarget::prepare(Context& context, const PackedSequences
   pass.rows.sin = rope_.sin();
   pass.rows.cache = cache;
   pass.rows.cache_runs = plan.cache_runs;
+  pass.rows.expanded = expanded_ ? &*expanded_ : nullptr;
   for (const auto& [window, values] : plan.intervals) {
     pass.intervals[window] = upload(context, values, {count, 4});
   }

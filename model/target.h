@@ -12,6 +12,7 @@
 #include "model/config.h"
 #include "model/rope.h"
 #include "model/target_shard.h"
+#include "model/weight_format.h"
 
 namespace percheron {
 
@@ -57,12 +58,21 @@ struct TargetOptions {
   /// Of weights, products and activations. Where the device has no native bf16 it is a storage
   /// type: weights are kept in it, products and activations are f32.
   DType compute_dtype = DType::kBf16;
+  WeightFormat weights = WeightFormat::kFull;  // of the decoder layers
+  WeightExpansion expansion = WeightExpansion::kEachPass;
   /// j = residual stream after decoder layer j, 0 = embedding; in any order.
   std::vector<int64_t> capture;
   bool capture_last = false;  // also the last layer's output before the final norm, as the last one
   bool head = true;           // load and pack the head (needed for logits and top-1)
   bool layers = true;  // load the decoder layers now; else load_layers() does before forward()
   TargetShard shard;   // of several ranks, each a Target that runs the same passes at the same time
+};
+
+/// How far what a target computes is from what it computes with its full weights.
+struct WeightsComparison {
+  int64_t tokens = 0;
+  int64_t same_top1 = -1;       // of the tokens; -1 without a head
+  double state_difference = 0;  // |difference| / |full| over all captured states of all tokens, L2
 };
 
 /// The frozen target, or a rank's shard of it. Loads a Hugging Face directory; weights are packed
@@ -102,6 +112,10 @@ class Target {
   /// Errors as load_layers() and forward().
   virtual Result<std::vector<float>> all_states(Context& context, const PackedSequences& rows,
                                                 std::span<const int32_t> wanted) = 0;
+  /// Runs the rows with the weights as they are kept and with full ones, of which one layer at a
+  /// time is on the device. The layers are loaded. Errors as load_layers() and forward().
+  virtual Result<WeightsComparison> compare_weights(Context& context,
+                                                    const PackedSequences& rows) = 0;
   /// logits [R, V] f32 of rows of `last` [R, H] (final norm and head applied).
   virtual void logits(Context& context, ConstTensorView last, TensorView logits) = 0;
   /// Greedy next token of each row, in chunks that never hold all logits. out: I32 [R] on the

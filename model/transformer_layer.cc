@@ -14,97 +14,12 @@ namespace {
 // Rows of an MLP that are computed together, so that gate and up stay in a cache.
 constexpr int64_t kMlpRows = 512;
 
-// Copies a tensor of a mapped file to the device, unchanged; valid until the arena's scope ends.
-TensorView stage(Context& context, const ConstTensorView& stored) {
-  const int64_t columns = stored.dim(-1);
-  TensorView staged = context.arena.take(stored.dtype(), {stored.elements() / columns, columns});
-  context.device.copy_bytes(context.stream, staged.data(), stored.data(), stored.bytes());
-  return staged;
-}
-
-// A rank's shares of stored tensors, and the host memory of those that had to be gathered.
-struct Shares {
-  Shares(const WeightFiles& weights, std::span<const std::string> names, Split split,
-         const TargetShard& shard)
-      : gathered(names.size()) {
-    for (size_t i = 0; i < names.size(); ++i) {
-      views.push_back(share_of(weights.view(names[i]), split, shard, gathered[i]));
-    }
-  }
-  Shares(const Shares&) = delete;
-  Shares& operator=(const Shares&) = delete;
-
-  // The dtype that holds all of them exactly.
-  DType dtype() const {
-    for (const ConstTensorView& view : views) {
-      if (view.dtype() != views[0].dtype()) return DType::kF32;
-    }
-    return views[0].dtype();
-  }
-  int64_t extent(int dimension) const {
-    int64_t sum = 0;
-    for (const ConstTensorView& view : views) sum += view.dim(dimension);
-    return sum;
-  }
-
-  std::vector<std::vector<std::byte>> gathered;
-  std::vector<ConstTensorView> views;
-};
-
 }  // namespace
-
-Result<Tensor> load_stacked_f32(Context& context, const WeightFiles& weights,
-                                std::span<const std::string> names, Split split,
-                                const TargetShard& shard) {
-  if (names.empty()) return Tensor();
-  const Shares shares(weights, names, split, shard);
-  PERCHERON_ASSIGN_OR_RETURN(Tensor stacked,
-                             context.device.make_tensor(DType::kF32, {shares.extent(0)}));
-  int64_t begin = 0;
-  for (const ConstTensorView& stored : shares.views) {
-    Arena::Scope scope(context.arena);
-    const int64_t end = begin + stored.elements();
-    context.device.ops().copy(context, stage(context, stored).reshaped({stored.elements()}),
-                              stacked.view().rows(begin, end));
-    begin = end;
-  }
-  return stacked;
-}
-
-Result<std::unique_ptr<PackedMatrix>> load_packed(Context& context, const WeightFiles& weights,
-                                                  std::span<const std::string> names, DType dtype,
-                                                  Split split, const TargetShard& shard) {
-  const Ops& ops = context.device.ops();
-  Arena::Scope scope(context.arena);
-  const Shares shares(weights, names, split, shard);
-  const int64_t in_features = shares.views[0].dim(1), out_features = shares.extent(0);
-  TensorView stacked;
-  if (names.size() == 1) {
-    stacked = stage(context, shares.views[0]);
-  } else {
-    stacked = context.arena.take(shares.dtype(), {out_features, in_features});
-    int64_t begin = 0;
-    for (const ConstTensorView& stored : shares.views) {
-      const TensorView rows = stacked.rows(begin, begin + stored.dim(0));
-      if (stored.dtype() == stacked.dtype()) {
-        context.device.copy_bytes(context.stream, rows.data(), stored.data(), stored.bytes());
-      } else {
-        ops.copy(context, stage(context, stored), rows);
-      }
-      begin += stored.dim(0);
-    }
-  }
-  std::unique_ptr<PackedMatrix> packed =
-      ops.make_packed(context, out_features, in_features, dtype, MatrixUse::kForward);
-  ops.pack(context, stacked, *packed);
-  // Device memory that is full shows here, with the tensor's name; and gathered shares go now.
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle().with_context("loading " + names[0]));
-  return packed;
-}
 
 Result<TransformerLayer> TransformerLayer::load(Context& context, const ModelConfig& config,
                                                 int64_t index, const WeightFiles& weights,
-                                                DType compute_dtype, const TargetShard& shard) {
+                                                const TargetOptions& options) {
+  const TargetShard& shard = options.shard;
   TransformerLayer layer;
   layer.shard_ = shard;
   layer.index_ = index;
@@ -113,7 +28,7 @@ Result<TransformerLayer> TransformerLayer::load(Context& context, const ModelCon
   layer.head_dim_ = config.head_dim;
   layer.intermediate_size_ = config.intermediate_size / shard.size;
   layer.epsilon_ = static_cast<float>(config.rms_norm_eps);
-  layer.compute_dtype_ = activation_dtype(context.device, compute_dtype);
+  layer.compute_dtype_ = activation_dtype(context.device, options.compute_dtype);
 
   using Names = std::vector<std::string>;
   const std::string prefix = fmt::format("layers.{}.", index);
@@ -130,10 +45,9 @@ Result<TransformerLayer> TransformerLayer::load(Context& context, const ModelCon
     return ok_status();
   };
   const auto load_linear = [&](std::initializer_list<std::string_view> names, bool has_bias,
-                               Split split, std::unique_ptr<PackedMatrix>& matrix,
-                               Tensor& bias) -> Status {
+                               Split split, FrozenMatrix& matrix, Tensor& bias) -> Status {
     PERCHERON_ASSIGN_OR_RETURN(
-        matrix, load_packed(context, weights, named(names, "weight"), compute_dtype, split, shard));
+        matrix, load_frozen(context, weights, named(names, "weight"), options, split));
     // A sum's bias is added once.
     if (!has_bias || (split == Split::kInputs && shard.rank > 0)) return ok_status();
     const Split bias_split = split == Split::kInputs ? Split::kNone : split;
@@ -158,10 +72,37 @@ Result<TransformerLayer> TransformerLayer::load(Context& context, const ModelCon
   return layer;
 }
 
+ExpandedMatrices TransformerLayer::make_room(Context& context, const ModelConfig& config,
+                                             const TargetOptions& options) {
+  const TargetShard& shard = options.shard;
+  const int64_t hidden = config.hidden_size, width = config.intermediate_size / shard.size;
+  const int64_t query = config.num_attention_heads / shard.size * config.head_dim;
+  const int64_t key = config.num_key_value_heads / shard.size * config.head_dim;
+  const auto room = [&](int64_t out, int64_t in) {
+    return context.device.ops().make_packed(context, out, in, options.compute_dtype,
+                                            MatrixUse::kForward);
+  };
+  return {.qkv = room(query + 2 * key, hidden),
+          .o = room(hidden, query),
+          .gate_up = room(2 * width, hidden),
+          .down = room(hidden, width)};
+}
+
 void TransformerLayer::forward(Context& context, const LayerRows& rows, TensorView x) const {
   attend(context, rows, x);
-  feed_forward(context, x);
+  feed_forward(context, rows.expanded, x);
 }
+
+namespace {
+
+// A matrix of a layer, expanded where it is kept in 8 bits.
+const PackedMatrix& ready(Context& context, const FrozenMatrix& matrix,
+                          const ExpandedMatrices* expanded,
+                          std::unique_ptr<PackedMatrix> ExpandedMatrices::*room) {
+  return matrix.ready(context, expanded == nullptr ? nullptr : (expanded->*room).get());
+}
+
+}  // namespace
 
 void TransformerLayer::attend(Context& context, const LayerRows& rows, TensorView x) const {
   const Ops& ops = context.device.ops();
@@ -174,7 +115,8 @@ void TransformerLayer::attend(Context& context, const LayerRows& rows, TensorVie
     Arena::Scope norm_scope(context.arena);
     const TensorView normed = context.arena.take(compute_dtype_, {count, hidden});
     ops.rms_norm(context, x, input_norm_, epsilon_, normed, {});
-    ops.linear(context, normed, *qkv_, qkv_bias_, Write::kOverwrite, qkv);
+    const PackedMatrix& weight = ready(context, qkv_, rows.expanded, &ExpandedMatrices::qkv);
+    ops.linear(context, normed, weight, qkv_bias_, Write::kOverwrite, qkv);
   }
   const TensorView q = qkv.columns(0, query).heads(head_dim_);
   const TensorView k = qkv.columns(query, query + key).heads(head_dim_);
@@ -210,13 +152,17 @@ void TransformerLayer::attend(Context& context, const LayerRows& rows, TensorVie
   } else {
     ops.attention(context, q, keys, values, rows.intervals, scale, out, {});
   }
+  const PackedMatrix& weight = ready(context, o_, rows.expanded, &ExpandedMatrices::o);
   add_parts(context, x, [&](TensorView part) {
-    ops.linear(context, attended, *o_, o_bias_, Write::kAdd, part);
+    ops.linear(context, attended, weight, o_bias_, Write::kAdd, part);
   });
 }
 
-void TransformerLayer::feed_forward(Context& context, TensorView x) const {
+void TransformerLayer::feed_forward(Context& context, const ExpandedMatrices* expanded,
+                                    TensorView x) const {
   const Ops& ops = context.device.ops();
+  const PackedMatrix& into = ready(context, gate_up_, expanded, &ExpandedMatrices::gate_up);
+  const PackedMatrix& out_of = ready(context, down_, expanded, &ExpandedMatrices::down);
   add_parts(context, x, [&](TensorView sum) {
     for (int64_t begin = 0; begin < x.dim(0); begin += kMlpRows) {
       Arena::Scope scope(context.arena);
@@ -226,9 +172,9 @@ void TransformerLayer::feed_forward(Context& context, TensorView x) const {
           context.arena.take(compute_dtype_, {count, 2 * intermediate_size_});
       const TensorView activated = context.arena.take(compute_dtype_, {count, intermediate_size_});
       ops.rms_norm(context, x.rows(begin, end), post_attention_norm_, epsilon_, normed, {});
-      ops.linear(context, normed, *gate_up_, gate_up_bias_, Write::kOverwrite, gate_up);
+      ops.linear(context, normed, into, gate_up_bias_, Write::kOverwrite, gate_up);
       ops.swiglu(context, gate_up, activated);
-      ops.linear(context, activated, *down_, down_bias_, Write::kAdd, sum.rows(begin, end));
+      ops.linear(context, activated, out_of, down_bias_, Write::kAdd, sum.rows(begin, end));
     }
   });
 }

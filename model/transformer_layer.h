@@ -11,6 +11,7 @@
 #include "kernels/device.h"
 #include "kernels/ops.h"
 #include "model/config.h"
+#include "model/frozen_matrix.h"
 #include "model/target.h"
 #include "model/target_shard.h"
 #include "model/weights.h"
@@ -22,6 +23,12 @@ struct CacheRun {
   int64_t first_row = 0, rows = 0, cache_row = 0;
 };
 
+/// Room for the matrices of one layer in the type of their products, where they are kept in 8 bits:
+/// one layer after the other uses it.
+struct ExpandedMatrices {
+  std::unique_ptr<PackedMatrix> qkv, o, gate_up, down;
+};
+
 /// What every layer of one forward pass shares: device views of T packed rows.
 struct LayerRows {
   ConstTensorView rope_rows;  // I32 [T], rows of cos and sin
@@ -30,16 +37,21 @@ struct LayerRows {
   std::optional<PackedDocuments> documents;  // where intervals are causal within these, no cache
   KvCache* cache = nullptr;                  // keys and values come from here when there is one
   std::span<const CacheRun> cache_runs;
+  const ExpandedMatrices* expanded = nullptr;  // there where weights are of 8 bits
 };
 
 /// One frozen pre-norm decoder layer (llama, qwen2, qwen3, mistral), its weights packed once.
 class TransformerLayer {
  public:
-  /// Packs the shard's part of layer `index` as compute_dtype, which activations have too if the
-  /// device multiplies it. `weights` must have passed check(), `config` check_tensor_parallel().
+  /// Packs the shard's part of layer `index` as options.compute_dtype, which activations have too
+  /// if the device multiplies it, or keeps it in 8 bits. `weights` must have passed check(),
+  /// `config` check_tensor_parallel().
   static Result<TransformerLayer> load(Context& context, const ModelConfig& config, int64_t index,
-                                       const WeightFiles& weights, DType compute_dtype,
-                                       const TargetShard& shard);
+                                       const WeightFiles& weights, const TargetOptions& options);
+  /// Room for any layer of this configuration and the options' shard. Without the memory the stream
+  /// keeps kResourceExhausted.
+  static ExpandedMatrices make_room(Context& context, const ModelConfig& config,
+                                    const TargetOptions& options);
 
   /// Adds the layer's attention and MLP to the residual stream x [T, H] f32, which is the same on
   /// every rank.
@@ -47,7 +59,7 @@ class TransformerLayer {
 
  private:
   void attend(Context& context, const LayerRows& rows, TensorView x) const;
-  void feed_forward(Context& context, TensorView x) const;
+  void feed_forward(Context& context, const ExpandedMatrices* expanded, TensorView x) const;
   /// Runs `add`, which is to add this rank's part to a [T, H] f32: x itself where there is one
   /// rank, else zeros that are then summed over the ranks and added to x.
   void add_parts(Context& context, TensorView x, const std::function<void(TensorView)>& add) const;
@@ -60,20 +72,7 @@ class TransformerLayer {
   DType compute_dtype_ = DType::kF32;
   Tensor input_norm_, post_attention_norm_, q_norm_, k_norm_;  // f32; the latter two only in qwen3
   Tensor qkv_bias_, o_bias_, gate_up_bias_, down_bias_;        // f32, or absent
-  std::unique_ptr<PackedMatrix> qkv_, o_, gate_up_, down_;
+  FrozenMatrix qkv_, o_, gate_up_, down_;
 };
-
-/// The shard's part of the stored tensors, stacked by rows, as f32 on the device; absent when
-/// `names` is empty.
-Result<Tensor> load_stacked_f32(Context& context, const WeightFiles& weights,
-                                std::span<const std::string> names, Split split = Split::kNone,
-                                const TargetShard& shard = {});
-
-/// The shard's part of the stored matrices [out_i, in], stacked by rows and packed for products in
-/// `dtype`.
-Result<std::unique_ptr<PackedMatrix>> load_packed(Context& context, const WeightFiles& weights,
-                                                  std::span<const std::string> names, DType dtype,
-                                                  Split split = Split::kNone,
-                                                  const TargetShard& shard = {});
 
 }  // namespace percheron

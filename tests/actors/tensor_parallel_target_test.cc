@@ -195,6 +195,38 @@ INSTANTIATE_TEST_SUITE_P(Devices, TensorParallelDevices,
                            return std::string(kind.param == DeviceKind::kCpu ? "Cpu" : "Emulated");
                          });
 
+// Scales are those of whole rows on every rank: were they a part's, states would differ by the
+// steps of 8 bits, thousands of times this bound.
+TEST(TensorParallelTarget, EightBitRanksHaveTheCodesOfOneDevice) {
+  for (const auto& [family, config] : families()) {
+    const std::string directory = make_toy_model(3, config).write(fresh_directory(family));
+    const PackedSequences rows = documents({23, 1, 40}, 5);
+    for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kFp8}) {
+      SCOPED_TRACE(fmt::format("{} {}", family, weight_format_name(format)));
+      TargetOptions options = f32_options({0, 1, 2, 3, 4});
+      options.weights = format;
+      Group whole(DeviceKind::kCpu, 1), group(DeviceKind::kCpu, 2);
+      ASSERT_TRUE(whole.load(directory, options).ok());
+      ASSERT_TRUE(group.load(directory, options).ok());
+      const Result<Outputs> expected = outputs_of(whole, rows), actual = outputs_of(group, rows);
+      ASSERT_TRUE(expected.ok() && actual.ok());
+      EXPECT_LE(difference(actual->captured, expected->captured), kLayers * 2 * kInner * 0x1p-24);
+      std::vector<WeightsComparison> comparisons;
+      for (Group* each : {&whole, &group}) {
+        ASSERT_TRUE(each->run([&](Context& context) -> Status {
+                          PERCHERON_ASSIGN_OR_RETURN(comparisons.emplace_back(),
+                                                     each->target().compare_weights(context, rows));
+                          return ok_status();
+                        })
+                        .ok());
+      }
+      EXPECT_EQ(comparisons[1].tokens, 64);
+      EXPECT_EQ(comparisons[1].same_top1, comparisons[0].same_top1);
+      EXPECT_NEAR(comparisons[1].state_difference / comparisons[0].state_difference, 1, 0.01);
+    }
+  }
+}
+
 // A row's states don't depend on what else is in the pack (decisions: number 7), here too.
 TEST(TensorParallelTarget, ADocumentHasTheSameBitsInEveryPack) {
   const std::string directory =
@@ -341,6 +373,10 @@ class FailingRank final : public Target {
   Result<std::vector<float>> all_states(Context& context, const PackedSequences& rows,
                                         std::span<const int32_t> wanted) override {
     return target_->all_states(context, rows, wanted);
+  }
+  Result<WeightsComparison> compare_weights(Context& context,
+                                            const PackedSequences& rows) override {
+    return target_->compare_weights(context, rows);
   }
   void logits(Context& context, ConstTensorView last, TensorView logits) override {
     target_->logits(context, last, logits);
