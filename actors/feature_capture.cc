@@ -17,6 +17,7 @@
 #include "actors/policy/quarantine.h"
 #include "actors/run_fingerprint.h"
 #include "actors/tensor_parallel_target.h"
+#include "actors/weights_comparison.h"
 #include "base/units.h"
 #include "model/target.h"
 #include "model/target_files.h"
@@ -92,6 +93,7 @@ class CaptureJob {
 Status CaptureJob::load_targets() {
   TargetOptions options;
   options.compute_dtype = setup_->target_dtype;
+  options.weights = setup_->target_weights;
   options.capture = setup_->drafter.capture;
   options.capture_last = plan_.shape.has_last;
   options.head = plan_.shape.has_top1;
@@ -103,6 +105,11 @@ Status CaptureJob::load_targets() {
   for (const auto& group : std::set<std::vector<DeviceId>>(named.begin(), named.end())) {
     PERCHERON_RETURN_IF_ERROR(load_target(group, files, options));
   }
+  const Place& first = places_.front();
+  PERCHERON_ASSIGN_OR_RETURN(
+      const std::optional<WeightsReport> report,
+      compare_target_weights(*setup_, *first.workers.front(), *first.target, clock_));
+  if (report) observer_.on_event(report->text);
   return ok_status();
 }
 

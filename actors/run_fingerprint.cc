@@ -125,6 +125,12 @@ void add_attention(AttentionKernel attention, Fingerprint& fingerprint) {
   fingerprint.set("target.attention", cudnn ? "cudnn" : "auto");
 }
 
+// Nothing for full weights, likewise.
+void add_weights(WeightFormat weights, Fingerprint& fingerprint) {
+  if (weights == WeightFormat::kFull) return;
+  fingerprint.set("target.weights", std::string(weight_format_name(weights)));
+}
+
 // One line, as a fingerprint needs.
 std::string directories_text(const proto::Features& given) {
   if (given.from().empty()) return "none";
@@ -178,6 +184,7 @@ Fingerprint run_fingerprint(const RunSetup& setup, const std::string& target_has
   fingerprint.set("target.config", config_text(setup.target));
   fingerprint.set("target.compute_dtype", text(setup.target_dtype));
   add_attention(setup.placement.attention, fingerprint);
+  add_weights(setup.target_weights, fingerprint);
   return fingerprint;
 }
 

@@ -10,6 +10,7 @@
 #include "actors/offline_check.h"
 #include "actors/offline_setup.h"
 #include "actors/step_trainer.h"
+#include "actors/weights_comparison.h"
 #include "kernels/device_collective.h"
 #include "kernels/planning_device.h"
 #include "model/target_files.h"
@@ -99,6 +100,12 @@ class TargetCount {
 
  private:
   TargetOptions options(int rank, bool head) const;
+  /// A full layer is beside those of 8 bits while they are compared.
+  Status count_comparison(Context& context, Target& target) const {
+    if (setup_.target_weights == WeightFormat::kFull) return ok_status();
+    if (!target_must_run(setup_, offline_.get())) return ok_status();
+    return target.compare_weights(context, comparison_rows(setup_)).status();
+  }
   Result<uint64_t> count_other(bool head);
   std::optional<MicroBatch> held_out_batch();
 
@@ -117,6 +124,7 @@ class TargetCount {
 TargetOptions TargetCount::options(int rank, bool head) const {
   TargetOptions options;
   options.compute_dtype = setup_.target_dtype;
+  options.weights = setup_.target_weights;
   options.capture = setup_.drafter.capture;
   options.capture_last = setup_.features.has_last;
   options.layers = setup_.config.features().from().empty();
@@ -148,6 +156,7 @@ Status TargetCount::count_first(RunPlan& plan) {
   if (target_must_run(setup_, offline_.get())) {
     PERCHERON_RETURN_IF_ERROR(target_->load_layers(context));
   }
+  PERCHERON_RETURN_IF_ERROR(count_comparison(context, *target_));
   if (offline_ && !offline_->peer_files().empty()) {
     PERCHERON_RETURN_IF_ERROR(live_states(context, *target_, offline_->peer_files()).status());
   }
@@ -181,6 +190,7 @@ Result<uint64_t> TargetCount::count_other(bool head) {
   if (target_must_run(setup_, offline_.get())) {
     PERCHERON_RETURN_IF_ERROR(target->load_layers(context));
   }
+  PERCHERON_RETURN_IF_ERROR(count_comparison(context, *target));
   if (offline_ && !offline_->peer_files().empty()) {
     PERCHERON_RETURN_IF_ERROR(live_states(context, *target, offline_->peer_files()).status());
   }

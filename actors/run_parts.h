@@ -90,6 +90,8 @@ struct RunParts {
   std::unique_ptr<FeatureCache> cache;       // null when nothing is kept for later epochs
   std::vector<std::unique_ptr<DeviceWorker>> workers;
   std::map<DeviceId, std::unique_ptr<Target>> models;  // frozen targets, by the device of rank 0
+  // Of weights of 8 bits with full ones, where the run's target has been compared.
+  std::optional<WeightsComparison> weights_comparison;
   std::map<DeviceId, const Target*> lenders;  // whose embedding and head a trainer there may borrow
   std::unique_ptr<CollectiveFactory> collectives;  // null where there is only one trainer
   // By which the trainers sum their gradients between their devices, until they take their ends;

@@ -203,6 +203,10 @@ std::string RunPlan::text() const {
         count(static_cast<int64_t>(setup->data.held_out_selection.samples.size())),
         format_bytes(held_out_bytes), format_bytes(setup->config.evaluate().feature_bytes_max()));
   }
+  if (setup->target_weights != WeightFormat::kFull) {
+    text += fmt::format("target      layers in {}, one scale per output channel\n",
+                        weight_format_name(setup->target_weights));
+  }
   for (const DevicePlan& device : devices) {
     const bool cpu = device.id.kind == DeviceKind::kCpu;
     const std::string targets =

@@ -51,6 +51,9 @@ Status check_numbers(const proto::Run& run) {
       require(run.target().path(), "target.path", "a Hugging Face directory"));
   PERCHERON_RETURN_IF_ERROR(
       require(run.output().directory(), "output.directory", "where checkpoints are written"));
+  PERCHERON_RETURN_IF_ERROR(at_least("target.compare_tokens", run.target().compare_tokens(), 0));
+  PERCHERON_RETURN_IF_ERROR(
+      at_most("target.compare_tokens", run.target().compare_tokens(), kCompareTokensMax));
   if (run.data().train().empty()) {
     return invalid_argument("data.train is missing: give token shards, or directories of them");
   }
@@ -405,6 +408,15 @@ Assignment assignment_of(const proto::Mailbox& mailbox) {
   return Assignment::kStealing;
 }
 
+WeightFormat weights_of(const proto::Target& target) {
+  switch (target.weights()) {
+    case proto::Target::FULL: break;
+    case proto::Target::INT8: return WeightFormat::kInt8;
+    case proto::Target::FP8: return WeightFormat::kFp8;
+  }
+  return WeightFormat::kFull;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileSystem& files) {
@@ -413,6 +425,7 @@ Result<std::shared_ptr<const RunSetup>> resolve_run(const proto::Run& run, FileS
   setup->config = run;
   setup->target_dtype =
       run.target().compute_dtype() == proto::Target::F32 ? DType::kF32 : DType::kBf16;
+  setup->target_weights = weights_of(run.target());
   setup->drafter_dtype =
       run.drafter().compute_dtype() == proto::Drafter::F32 ? DType::kF32 : DType::kBf16;
   setup->assignment = assignment_of(run.mailbox());

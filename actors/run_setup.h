@@ -21,6 +21,7 @@
 #include "model/generation.h"
 #include "model/optimizer.h"
 #include "model/schedule.h"
+#include "model/weight_format.h"
 #include "proto/run.pb.h"
 
 namespace percheron {
@@ -29,6 +30,7 @@ namespace percheron {
 inline constexpr int64_t kEpochsMax = 10'000;
 inline constexpr int64_t kMicroBatchesMax = 100'000'000;  // of all epochs
 inline constexpr int64_t kStepMicroBatchesMax = 1 << 20;
+inline constexpr int64_t kCompareTokensMax = 1 << 16;  // their states are held twice
 
 /// The rows that a run learns from and is measured on.
 struct RunData {
@@ -54,6 +56,7 @@ struct RunSetup {
   OptimizerConfig optimizer;
   Schedule schedule;
   DType target_dtype = DType::kBf16;
+  WeightFormat target_weights = WeightFormat::kFull;
   DType drafter_dtype = DType::kBf16;
   PlacementPlan placement;
   Assignment assignment = Assignment::kStealing;

@@ -107,6 +107,8 @@ std::vector<std::string> setting_notes(const RunSetup& setup) {
                {"block_size", "mask_token_id", "sliding_window", "sliding_layers"},
                "it belongs to DFlash");
   check_attention(setup, notes);
+  notes.unless(setup.target_weights != WeightFormat::kFull, "target", run.target(),
+               {"compare_tokens"}, "target.weights is full");
   check_loss(setup, notes);
   notes.unless(setup.optimizer.kind == OptimizerKind::kMuon, "optimizer", run.optimizer(),
                {"muon_learning_rate", "muon_momentum", "muon_weight_decay"},

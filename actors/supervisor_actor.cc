@@ -340,6 +340,10 @@ class Shell {
     RunSummary summary = supervisor_.summary();
     summary.counters.emplace_back("samples_quarantined_since_start",
                                   orders_.world().parts.quarantine->count());
+    if (const auto& compared = orders_.world().parts.weights_comparison) {
+      summary.counters.emplace_back("target_weights_compared_tokens", compared->tokens);
+      summary.counters.emplace_back("target_weights_same_top1", compared->same_top1);
+    }
     tell_offline(summary);
     orders_.world().on_finish(*orders_.pending_finish(), summary);
   }

@@ -16,6 +16,7 @@
 #include "actors/run_fingerprint.h"
 #include "actors/setting_notes.h"
 #include "actors/tensor_parallel_target.h"
+#include "actors/weights_comparison.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "data/checkpoint.h"
@@ -58,6 +59,7 @@ std::set<DeviceId> borrowing_devices(const PlacementPlan& placement) {
 TargetOptions target_options(const RunSetup& setup) {
   TargetOptions options;
   options.compute_dtype = setup.target_dtype;
+  options.weights = setup.target_weights;
   options.capture = setup.drafter.capture;
   options.capture_last = setup.features.has_last;
   options.layers = setup.config.features().from().empty();  // else once the files were looked at
@@ -372,6 +374,20 @@ Result<DeviceCollectives> connect_trainers(const RunSetup& setup, RunObserver& o
   return DeviceCollectives();
 }
 
+/// Says what weights of 8 bits cost, where the target is to run.
+Status compare_weights(RunParts& parts, RunObserver& observer) {
+  const RunSetup& setup = *parts.setup;
+  if (!target_must_run(setup, parts.offline.get())) return ok_status();
+  const DeviceId id = setup.placement.targets.front();
+  PERCHERON_ASSIGN_OR_RETURN(
+      const std::optional<WeightsReport> report,
+      compare_target_weights(setup, *worker_of(parts, id), *parts.models.at(id), *parts.clock));
+  if (!report) return ok_status();
+  parts.weights_comparison = report->comparison;
+  observer.on_event(report->text);
+  return ok_status();
+}
+
 /// Loads the target, looks for a checkpoint and makes what computes.
 Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
   const RunSetup& setup = *parts.setup;
@@ -383,6 +399,7 @@ Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
   parts.fingerprint = fingerprint.digest();
   parts.checkpoint = {parts.setup, resume_fingerprint(setup, target_hash), parts.batches};
   PERCHERON_RETURN_IF_ERROR(open_offline(parts, target_hash, environment.observer));
+  PERCHERON_RETURN_IF_ERROR(compare_weights(parts, environment.observer));
   PERCHERON_ASSIGN_OR_RETURN(
       parts.store, FeatureStore::make({setup.config.features().bytes_max(), setup.step_bytes_max}));
   parts.exchange = std::make_unique<LocalFeatures>(*parts.store, parts.held_out);

@@ -53,7 +53,7 @@ void refuse_unsupported(ConfigFields& fields) {
   if (fields.find("quantization_config") != nullptr) {
     fields.refuse("quantization_config",
                   "quantized checkpoints are not supported; use one in "
-                  "bfloat16, float16 or float32");
+                  "bfloat16, float16 or float32, which target.weights keeps in 8 bits");
   }
   for (const std::string_view key : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (fields.find(key) != nullptr) fields.refuse(key, "soft capping is not supported");

@@ -25,13 +25,15 @@ void add_engine_options(CLI::App& command, EngineOptions& options) {
       ->capture_default_str();
 }
 
-Engine::Engine(std::unique_ptr<Device> device, DType dtype, DType drafter_dtype)
+Engine::Engine(std::unique_ptr<Device> device, DType dtype, DType drafter_dtype,
+               WeightFormat weights)
     : device_(std::move(device)),
       stream_(device_->make_stream()),
       arena_(*device_),
       context_{*device_, *stream_, arena_},
       dtype_(dtype),
-      drafter_dtype_(drafter_dtype) {}
+      drafter_dtype_(drafter_dtype),
+      weights_(weights) {}
 
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   PERCHERON_ASSIGN_OR_RETURN(const DeviceId id, parse_device_id(options.device));
@@ -40,13 +42,17 @@ Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   device->bind_thread();
   const DType dtype = dtype_of(options.dtype);
   const DType drafter = options.drafter_dtype.empty() ? dtype : dtype_of(options.drafter_dtype);
-  return std::unique_ptr<Engine>(new Engine(std::move(device), dtype, drafter));
+  return std::unique_ptr<Engine>(new Engine(std::move(device), dtype, drafter, options.weights));
 }
 
 Status Engine::load(FileSystem& files, const std::string& target_directory,
                     const std::string& drafter_directory) {
   TargetOptions options;
   options.compute_dtype = dtype_;
+  options.weights = weights_;
+  // Decoding reads every weight for each token: it is only worth expanding them each time where the
+  // memory is a card's.
+  if (!device_->info().own_memory) options.expansion = WeightExpansion::kOnce;
   if (drafter_directory.empty()) {
     PERCHERON_ASSIGN_OR_RETURN(target_, Target::load(files, target_directory, context_, options));
     return ok_status();

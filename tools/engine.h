@@ -16,7 +16,8 @@ struct EngineOptions {
   std::string device = "cpu:0";
   int threads = 0;  // 0 = all cores
   std::string dtype = "bf16";
-  std::string drafter_dtype;  // empty = as `dtype`
+  std::string drafter_dtype;                   // empty = as `dtype`
+  WeightFormat weights = WeightFormat::kFull;  // of the target
 };
 
 void add_engine_options(CLI::App& command, EngineOptions& options);
@@ -39,13 +40,14 @@ class Engine {
   DType drafter_dtype() const { return drafter_dtype_; }
 
  private:
-  Engine(std::unique_ptr<Device> device, DType dtype, DType drafter_dtype);
+  Engine(std::unique_ptr<Device> device, DType dtype, DType drafter_dtype, WeightFormat weights);
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
   Arena arena_;
   Context context_;
   DType dtype_, drafter_dtype_;
+  WeightFormat weights_;
   std::unique_ptr<Target> target_;
   std::unique_ptr<Drafter> drafter_;
 };

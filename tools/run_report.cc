@@ -147,6 +147,7 @@ EngineOptions report_engine_options(const RunSetup& setup) {
   options.threads = setup.placement.threads;
   options.dtype = option_of(setup.target_dtype);
   options.drafter_dtype = option_of(setup.drafter_dtype);
+  options.weights = setup.target_weights;
   return options;
 }
 

@@ -112,6 +112,37 @@ TEST(Capture, EveryDeviceOfThePlacementWritesTheSameFiles) {
   EXPECT_EQ(contents_of(one.directory), contents_of(three.directory));
 }
 
+TEST(Capture, EightBitWeightsGiveFeaturesOfTheirOwnTheSameOnTwoDevices) {
+  proto::Run run = make_tiny_run("capture_int8");
+  RecordingCapture silent, observer;
+  const CaptureOptions full = options_for("capture_int8_full");
+  ASSERT_TRUE(capture_tiny(run, full, silent).ok());
+  EXPECT_FALSE(silent.heard("target weights"));
+  run.mutable_target()->set_weights(proto::Target::INT8);
+  const CaptureOptions one = options_for("capture_int8_1");
+  ASSERT_TRUE(capture_tiny(run, one, observer).ok());
+  EXPECT_TRUE(
+      observer.heard("target weights: int8, one scale per output channel; top-1 agreement"));
+  EXPECT_TRUE(observer.heard("over 512 training tokens"));
+  const auto path = [](const CaptureOptions& options) {
+    return join_path(options.directory, sample_file_name(3));
+  };
+  const auto int8 = SafetensorsFile::open(system_files(), path(one)).value();
+  const auto other = SafetensorsFile::open(system_files(), path(full)).value();
+  EXPECT_THAT(int8.metadata().at("fingerprint"), HasSubstr("target.weights: int8"));
+  EXPECT_EQ(other.metadata().at("fingerprint").find("target.weights"), std::string::npos)
+      << "features from before there were others go on";
+  const ConstTensorView a = int8.tensor("hidden_states").value();
+  const ConstTensorView b = other.tensor("hidden_states").value();
+  ASSERT_EQ(a.bytes(), b.bytes());
+  EXPECT_NE(std::memcmp(a.data(), b.data(), a.bytes()), 0);
+
+  place(run, 2, 1);
+  const CaptureOptions two = options_for("capture_int8_2");
+  ASSERT_TRUE(capture_tiny(run, two, observer).ok());
+  EXPECT_EQ(contents_of(one.directory), contents_of(two.directory));
+}
+
 TEST(Capture, GoesOnWhereItEndedAndMakesDamagedFilesAgain) {
   const proto::Run run = make_tiny_run("capture_resume");
   for (const CaptureLayout layout : {CaptureLayout::kSamples, CaptureLayout::kShards}) {

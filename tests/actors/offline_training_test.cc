@@ -196,6 +196,9 @@ TEST(OfflineSetup, FeaturesOfAnotherRunAreRefusedNamingTheField) {
   other.mutable_features()->set_dtype(proto::Features::BF16);
   EXPECT_THAT(refusal(other), HasSubstr("features.dtype"));
   other = run;
+  other.mutable_target()->set_weights(proto::Target::FP8);
+  EXPECT_THAT(refusal(other), HasSubstr("target.weights"));
+  other = run;
   *other.mutable_data()->mutable_train(0) =
       make_tiny_run("other_run_data", {.samples = 23}).data().train(0);
   EXPECT_THAT(refusal(other), HasSubstr("data.train"));

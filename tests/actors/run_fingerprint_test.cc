@@ -34,6 +34,7 @@ TEST(RunFingerprint, ResumingRefusesEveryChangeOfDrafterLossAndMoments) {
        [](auto& run) { run.mutable_target()->set_compute_dtype(proto::Target::BF16); }},
       {"target.attention",
        [](auto& run) { run.mutable_target()->set_attention(proto::Target::CUDNN); }},
+      {"target.weights", [](auto& run) { run.mutable_target()->set_weights(proto::Target::INT8); }},
       {"drafter.sliding_window",
        [](auto& run) {
          run.mutable_drafter()->add_sliding_layers(0);

@@ -59,6 +59,12 @@ std::vector<Refusal> refused_amounts() {
          run.mutable_train()->set_steps(100000000);
        },
        {"train.steps", "10000 epochs"}},
+      {"fewer tokens than none",
+       [](auto& run) { run.mutable_target()->set_compare_tokens(-1); },
+       {"target.compare_tokens is -1", "at least 0"}},
+      {"more tokens than are held twice",
+       [](auto& run) { run.mutable_target()->set_compare_tokens(1 << 20); },
+       {"target.compare_tokens is 1048576", "at most 65536"}},
       {"fewer conversations than none",
        [](auto& run) { run.mutable_evaluate()->set_decode_conversations(-1); },
        {"evaluate.decode_conversations", "-1"}},
@@ -334,6 +340,23 @@ TEST(RunPlan, CountsStepsBytesAndMemory) {
         << "masters, gradients and two moments";
     EXPECT_NE(plan->text().find("features.bytes_max"), std::string::npos) << plan->text();
   }
+}
+
+// Few tokens are compared: with more, those activations are the most that there is at a time.
+TEST(RunPlan, CountsAByteForAnEightBitWeight) {
+  proto::Run run = make_tiny_run("plan_weights");
+  run.mutable_target()->set_compare_tokens(8);
+  const auto bytes = [&](proto::Target::Weights weights) {
+    run.mutable_target()->set_weights(weights);
+    const auto setup = resolve_run(run, system_files());
+    EXPECT_TRUE(setup.ok()) << setup.status().message();
+    const Result<RunPlan> plan = plan_run(**setup, system_files());
+    EXPECT_TRUE(plan.ok()) << plan.status().message();
+    return plan->devices.front().target_bytes;
+  };
+  const uint64_t full = bytes(proto::Target::FULL);
+  EXPECT_LT(bytes(proto::Target::INT8), full);
+  EXPECT_EQ(bytes(proto::Target::FP8), bytes(proto::Target::INT8));
 }
 
 TEST(RunPlan, CountsWhatAnEvaluationTakes) {

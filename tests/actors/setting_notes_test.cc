@@ -61,6 +61,14 @@ TEST(SettingNotes, SayThatAnAssignmentIsThereForComparison) {
   EXPECT_FALSE(names(notes_of(run), "mailbox.assignment")) << "it has its use";
 }
 
+TEST(SettingNotes, NameTheComparisonWhereThereIsNothingToCompare) {
+  proto::Run run = make_tiny_run("weights", {.held_out = 4});
+  run.mutable_target()->set_compare_tokens(64);
+  EXPECT_TRUE(names(notes_of(run), "target.compare_tokens is not used: target.weights is full"));
+  run.mutable_target()->set_weights(proto::Target::INT8);
+  EXPECT_FALSE(names(notes_of(run), "target.compare_tokens"));
+}
+
 TEST(SettingNotes, NameWhatTheOptimizerTheScheduleAndTheDataLeaveUnread) {
   proto::Run run = make_tiny_run("rest", {.epochs = 1});
   run.mutable_optimizer()->set_muon_momentum(0.9);

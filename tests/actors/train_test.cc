@@ -40,6 +40,41 @@ TEST(Train, OneTargetAndOneTrainerLearnAndLeaveACheckpoint) {
   EXPECT_LE(summary->pool_bytes_peak, run.features().bytes_max());
 }
 
+TEST(Train, EightBitTargetTeachesAndSaysWhatItsWeightsCost) {
+  proto::Run run = make_tiny_run("int8", {.held_out = 6, .epochs = 6});
+  run.mutable_target()->set_weights(proto::Target::INT8);
+  run.mutable_target()->set_compare_tokens(40);
+  RecordingObserver observer;
+  const Result<RunSummary> summary = train_tiny(run, observer);
+  ASSERT_TRUE(summary.ok()) << summary.status().message();
+  EXPECT_LT(observer.steps().back().loss, observer.steps().front().loss);
+  EXPECT_TRUE(
+      observer.heard("target weights: int8, one scale per output channel; top-1 agreement"));
+  EXPECT_TRUE(observer.heard("over 40 held-out tokens"));
+  EXPECT_EQ(counter(*summary, "target_weights_compared_tokens"), 40);
+  const int64_t same = counter(*summary, "target_weights_same_top1");
+  EXPECT_GT(same, 20) << "8 bits are no other model";
+  EXPECT_LE(same, 40);
+
+  run.mutable_target()->set_weights(proto::Target::FULL);
+  RecordingObserver refused;
+  const Status status = train_tiny(run, refused).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status.message();
+  EXPECT_NE(status.message().find("target.weights"), std::string::npos) << status.message();
+}
+
+TEST(Train, EightBitWeightsAreNotComparedWhereThatIsOff) {
+  proto::Run run = make_tiny_run("int8_silent", {.epochs = 1});
+  run.mutable_target()->set_weights(proto::Target::FP8);
+  run.mutable_target()->set_compare_tokens(0);
+  RecordingObserver observer;
+  const Result<RunSummary> summary = train_tiny(run, observer);
+  ASSERT_TRUE(summary.ok()) << summary.status().message();
+  EXPECT_TRUE(observer.heard("target weights: fp8, one scale per output channel"));
+  EXPECT_FALSE(observer.heard("top-1 agreement"));
+  EXPECT_EQ(counter(*summary, "target_weights_compared_tokens"), -1);
+}
+
 TEST(Train, EveryTopologyTrainsTheSameStepsToTheSameLosses) {
   constexpr auto kStealing = proto::Mailbox::STEALING;
   struct Case {

@@ -153,6 +153,33 @@ TEST(CaptureProgram, PlansCapturesAndTrainsFromWhatItCaptured) {
                                     HasSubstr("48 samples were taken from files, 0 were not")));
 }
 
+TEST(CaptureProgram, FeaturesOfEightBitWeightsAreForRunsOfEightBitWeights) {
+  const proto::Run run = make_tiny_run("capture_int8_command", {.held_out = 3});
+  const std::string config = config_of(run, "capture_int8_command");
+  const std::string out = no_directory("capture_int8_command_files");
+  const std::string said = "target weights: int8, one scale per output channel; top-1 agreement";
+  const ProgramResult captured =
+      run_program("capture -c " + config + " --out " + out + " target.weights=int8");
+  EXPECT_EQ(captured.exit_code, 0) << captured.output;
+  EXPECT_THAT(captured.output, HasSubstr(said));
+
+  const std::string train = "train -c " + config + " features.from=[" + out + "]";
+  const ProgramResult refused = run_program(train);
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.output, AllOf(HasSubstr("error: "), HasSubstr("target.weights")));
+  const ProgramResult plan = run_program(train + " target.weights=int8 --plan");
+  EXPECT_EQ(plan.exit_code, 0) << plan.output;
+  EXPECT_THAT(plan.output, AllOf(HasSubstr("24 of 24 samples lie in"),
+                                 HasSubstr("layers in int8, one scale per output channel")));
+  const ProgramResult trained = run_program(train + " target.weights=int8");
+  EXPECT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_THAT(trained.output, AllOf(HasSubstr(said), HasSubstr(" held-out tokens, "),
+                                    HasSubstr("48 samples were taken from files, 0 were not")));
+  const std::string report = read_file(join_path(run.output().directory(), "report.json"));
+  EXPECT_THAT(report, AllOf(HasSubstr("target_weights_compared_tokens"),
+                            HasSubstr("target_weights_same_top1")));
+}
+
 TEST(CaptureProgram, BadInputIsOneError) {
   const std::string config = config_of(make_tiny_run("capture_bad"), "capture_bad");
   const std::string out = no_directory("capture_bad_files");

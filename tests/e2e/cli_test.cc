@@ -209,6 +209,8 @@ TEST(Program, BadConfigurationIsOneErrorThatNamesTheKey) {
   expect_one_error(run_program(train + "placement.targets=[cuda:77]"), "cuda:77");
   expect_one_error(run_program(train + "placement.trainers=[gpu]"), "gpu");
   expect_one_error(run_program(train + "drafter.capture=[1,2,99]"), "99");
+  expect_one_error(run_program(train + "target.weights=int4"), "target.weights");
+  expect_one_error(run_program(train + "target.weights=int4"), "int8");
   expect_one_error(run_program(train + "data.token_budget=4"), "data.token_budget");
   expect_one_error(run_program(train + "features.bytes_max=16"), "features.bytes_max");
   expect_one_error(run_program(train + "data.train=[/nonexistent.safetensors]"),

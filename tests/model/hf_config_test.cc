@@ -205,7 +205,7 @@ TEST(HfConfig, WhatIsNotSupportedIsRefusedByKeyAndValue) {
   expect_refused("qwen3", {{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}},
                  {"\"full_attention\""});
   expect_refused("llama", {{"quantization_config", {{"quant_method", "awq"}}}},
-                 {"\"quantization_config\"", "awq"});
+                 {"\"quantization_config\"", "awq", "target.weights"});
   expect_refused("qwen3",
                  {{"layer_types", {"full_attention", "linear_attention", "full_attention"}}},
                  {"\"layer_types\"", "linear_attention"});
