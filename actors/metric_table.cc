@@ -79,6 +79,8 @@ constexpr MetricInfo kMetrics[] = {
     {"percheron_supervisor_restarts_total", kCounter, "", "Times that a run's supervisor was started again"},
     {"percheron_node_feature_bytes", kGauge, "", "Bytes of features that a node keeps for its runs"},
     {"percheron_node_devices_in_use", kGauge, "", "Devices of a node that runs have now"},
+    {"percheron_node_log_rotations_total", kCounter, "", "Times that a log file of a node was full and set aside"},
+    {"percheron_node_runs_forgotten_total", kCounter, "", "Runs that were over, whose records and logs a node has removed"},
     {"percheron_node_reachable", kGauge, "node", "1 for another node that is connected, 0 for one that was and is not"},
 };
 // clang-format on

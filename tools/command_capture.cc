@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "tools/capture_line.h"
 #include "tools/commands.h"
+#include "tools/number_options.h"
 #include "tools/printer.h"
 #include "tools/run_config.h"
 
@@ -26,13 +27,6 @@ struct CaptureCommandOptions {
   std::string bytes_max;
   bool shard_bytes_given = false, last = false, partial = false, plan = false;
 };
-
-Result<uint64_t> byte_count(const char* option, const std::string& text) {
-  const std::optional<uint64_t> bytes = parse_bytes(text);
-  if (bytes && *bytes > 0) return *bytes;
-  return invalid_argument(
-      fmt::format("{} is '{}': it must be a byte count above 0, such as 512MiB", option, text));
-}
 
 Result<CaptureOptions> capture_options(const CaptureCommandOptions& given) {
   CaptureOptions options;

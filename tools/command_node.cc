@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "actors/node/node_daemon.h"
 #include "actors/node/operator_channel.h"
 #include "actors/node/peer_network.h"
+#include "actors/node/process_output.h"
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "data/directory_lock.h"
@@ -22,6 +24,7 @@
 #include "tools/commands.h"
 #include "tools/node_client.h"
 #include "tools/node_metrics_page.h"
+#include "tools/number_options.h"
 #include "tools/printer.h"
 #include "tools/stop_signals.h"
 
@@ -36,6 +39,9 @@ struct NodeArguments {
   std::string listen = "127.0.0.1:0", advertise;
   std::vector<std::string> join;
   std::string metrics;  // address; empty: not served
+  std::string log, log_bytes = "64MiB";
+  int log_files = LogLimits().files_max;
+  RetentionLimits retention;
   ClusterAccess access;
 };
 
@@ -96,13 +102,21 @@ Result<std::unique_ptr<PeerNetwork>> join_cluster(const NodeArguments& arguments
 Status run_node(const NodeArguments& arguments) {
   FileSystem& files = system_files();
   Printer out(stdout);
+  NodeOptions options;
+  PERCHERON_ASSIGN_OR_RETURN(options.logs.bytes_max,
+                             byte_count("--log-bytes", arguments.log_bytes));
   PERCHERON_RETURN_IF_ERROR(files.create_directories(arguments.state));
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<FileLock> lock,
                              lock_directory(files, arguments.state, "--state"));
-  NodeOptions options;
   options.name = arguments.name.empty() ? host_name() : arguments.name;
   options.state_directory = arguments.state;
   options.program = "/proc/self/exe";
+  options.logs.files_max = arguments.log_files;
+  options.retention = arguments.retention;
+  if (!arguments.log.empty()) {
+    options.own_log = std::filesystem::absolute(arguments.log).string();
+    PERCHERON_RETURN_IF_ERROR(append_output_to(options.own_log));
+  }
   std::unique_ptr<NodeMetricsPage> metrics;
   if (!arguments.metrics.empty()) {
     PERCHERON_ASSIGN_OR_RETURN(metrics, NodeMetricsPage::start(arguments.metrics));
@@ -158,6 +172,25 @@ void add_node_command(CLI::App& app, Command& chosen) {
                       "Serve /metrics for Prometheus, /healthz and /readyz over HTTP: PORT, for "
                       "this machine alone, or ADDRESS:PORT; port 0 takes a free one and says "
                       "which. Default: not served (docs/monitoring.md)");
+  command->add_option("--log", arguments->log,
+                      "File to append the daemon's own words to; default: its standard output and "
+                      "error");
+  command->add_option("--log-bytes", arguments->log_bytes,
+                      "Size at which a log file, of a process or of --log, is set aside and a new "
+                      "one begun; default: 64MiB");
+  command
+      ->add_option("--log-files", arguments->log_files,
+                   "Log files that are kept of each process, the current one included; default: 3")
+      ->check(in_range(2, 1000));
+  command
+      ->add_option("--keep-runs", arguments->retention.runs_max,
+                   "Runs that are over whose records and logs are kept, the newest; 0: all; "
+                   "default: 200. Checkpoints and other output always stay")
+      ->check(at_least(0));
+  command
+      ->add_option("--keep-days", arguments->retention.days_max,
+                   "Days for which they are kept; 0: for ever; default: 90")
+      ->check(at_least(0));
   arguments->access.add_options(command);
   command->footer(
       "SIGTERM ends it: runs write a checkpoint and go on when a node with the same state is "

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "actors/node/linked_process.h"
+#include "actors/node/process_output.h"
 #include "actors/service/heartbeat.h"
 #include "actors/service/run_reporter.h"
 #include "actors/service/supervisor_process.h"
@@ -160,7 +161,12 @@ void add_process_commands(CLI::App& app, Command& chosen) {
     // Without a group it is not listed. What it works for is for those who look at processes.
     CLI::App* command = app.add_subcommand(name, description)->group("");
     command->add_option("of", "Run and device");
-    command->callback([&chosen, work] { chosen = work; });
+    command->callback([&chosen, work] {
+      chosen = [work] {
+        const OutputReopener reopener;
+        return work();
+      };
+    });
   };
   add("worker", "The process of one device of a run", run_worker_process);
   add("supervisor", "The process that decides for a run", run_supervisor_process);

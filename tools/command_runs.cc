@@ -10,6 +10,7 @@
 
 #include "actors/node/run_book.h"
 #include "base/file_system.h"
+#include "base/units.h"
 #include "tools/commands.h"
 #include "tools/node_access.h"
 #include "tools/printer.h"
@@ -189,6 +190,9 @@ Status logs(const RunArguments& arguments) {
     request.mutable_log()->set_device(arguments.device);
     request.mutable_log()->set_offset(offset);
     PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
+    if (const uint64_t begin = reply.log_end() - reply.log().size(); begin > offset) {
+      std::fprintf(stderr, "(%s here are no longer kept)\n", format_bytes(begin - offset).c_str());
+    }
     out.write(reply.log());
     std::fflush(stdout);
     PERCHERON_RETURN_IF_ERROR(out.status());

@@ -4,7 +4,10 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
+
+#include "base/units.h"
 
 namespace percheron {
 namespace {
@@ -31,6 +34,13 @@ CLI::Validator at_least(int64_t least) {
 CLI::Validator in_range(int64_t low, int64_t high) {
   return check(fmt::format("from {} to {}", low, high), static_cast<double>(low),
                static_cast<double>(high));
+}
+
+Result<uint64_t> byte_count(const char* option, const std::string& text) {
+  const std::optional<uint64_t> bytes = parse_bytes(text);
+  if (bytes && *bytes > 0) return *bytes;
+  return invalid_argument(
+      fmt::format("{} is '{}': it must be a byte count above 0, such as 512MiB", option, text));
 }
 
 }  // namespace percheron

@@ -2,6 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <string>
+
+#include "base/status.h"
 
 namespace percheron {
 
@@ -11,5 +14,8 @@ CLI::Validator at_least(int64_t least);
 
 /// Refuses an option's number outside [low, high], naming all three.
 CLI::Validator in_range(int64_t low, int64_t high);
+
+/// What `text`, given for `option`, says in bytes: "512MiB". kInvalidArgument unless above 0.
+Result<uint64_t> byte_count(const char* option, const std::string& text);
 
 }  // namespace percheron

@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "actors/node/process_output.h"
+
 extern char** environ;
 
 namespace percheron {
@@ -52,6 +54,7 @@ class Actions {
     if (error == 0) error = posix_spawnattr_setpgroup(&attributes_, 0);
     sigset_t none, defaults;
     sigemptyset(&none);
+    sigaddset(&none, kReopenSignal);
     sigfillset(&defaults);
     if (error == 0) error = posix_spawnattr_setsigmask(&attributes_, &none);
     if (error == 0) error = posix_spawnattr_setsigdefault(&attributes_, &defaults);
@@ -61,12 +64,19 @@ class Actions {
     }
     return error;
   }
-  int spawn(pid_t* pid, const std::string& program, const std::vector<std::string>& arguments) {
-    std::vector<char*> argv;
-    for (const std::string& argument : arguments)
+  int spawn(pid_t* pid, const LinkedProcess::Command& command) {
+    std::vector<char*> argv, variables;
+    for (const std::string& argument : command.arguments)
       argv.push_back(const_cast<char*>(argument.c_str()));
     argv.push_back(nullptr);
-    return posix_spawn(pid, program.c_str(), &actions_, &attributes_, argv.data(), environ);
+    std::string output = std::string(kOutputVariable) + "=" + command.log;
+    variables.push_back(output.data());
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      variables.push_back(*variable);
+    }
+    variables.push_back(nullptr);
+    return posix_spawn(pid, command.program.c_str(), &actions_, &attributes_, argv.data(),
+                       variables.data());
   }
 
  private:
@@ -86,7 +96,7 @@ Result<std::unique_ptr<LinkedProcess>> LinkedProcess::start(const Command& comma
   Actions actions;
   pid_t pid = 0;
   int error = actions.prepare(command.log, link.get());
-  if (error == 0) error = actions.spawn(&pid, command.program, command.arguments);
+  if (error == 0) error = actions.spawn(&pid, command);
   if (error != 0) return os_error("start " + command.program, error);
   std::unique_ptr<LinkedProcess> child(new LinkedProcess(pid));
   child->reaper_ =

@@ -22,7 +22,8 @@ class LinkedProcess {
   struct Command {
     std::string program;                 // its path
     std::vector<std::string> arguments;  // the first is the name that others see
-    std::string log;                     // stdout and stderr are appended to this file
+    std::string log;                     // stdout and stderr are appended to this file, and
+                                         // kReopenSignal opens it again (process_output.h)
   };
   /// Told once, on a thread of the child's own, how it ended: "exit status 1", "signal 9 (Killed)".
   using OnEnd = std::function<void(bool well, const std::string& how)>;

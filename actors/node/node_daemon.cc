@@ -31,7 +31,9 @@ NodeDaemon::NodeDaemon(NodeOptions options, FileSystem& files, const Clock& cloc
     : options_(std::move(options)),
       files_(files),
       clock_(clock),
+      logs_(files, join_path(options_.state_directory, "logs"), options_.logs),
       book_(std::move(book)),
+      cleanup_(files, clock, logs_, options_.retention),
       silence_({.silence_seconds = options_.silence_seconds,
                 .first_seconds = options_.first_sign_seconds}) {
   drained_ = files_.exists(drained_path());
@@ -51,23 +53,17 @@ std::string NodeDaemon::key_of(const proto::Endpoint& endpoint) {
          endpoint.device();
 }
 
-std::string NodeDaemon::log_path(const std::string& run, const std::string& process) const {
-  std::string name = process;
-  std::replace(name.begin(), name.end(), ':', '-');
-  return join_path(join_path(join_path(options_.state_directory, "logs"), run), name + ".log");
-}
-
 // --- processes -----------------------------------------------------------------------------------
 
 Status NodeDaemon::start_child_locked(const proto::Endpoint& endpoint, proto::Frame first,
                                       const std::string& verb, const std::string& log,
                                       const proto::StartWorker& worker) {
-  PERCHERON_RETURN_IF_ERROR(files_.create_directories(
-      join_path(join_path(options_.state_directory, "logs"), endpoint.run())));
+  PERCHERON_RETURN_IF_ERROR(files_.create_directories(logs_.directory_of(endpoint.run())));
   PERCHERON_ASSIGN_OR_RETURN(auto sockets, unix_socket_pair());
   const auto child = std::make_shared<Child>();
   child->endpoint = endpoint;
   child->worker = worker;
+  child->log = log;
   PERCHERON_ASSIGN_OR_RETURN(
       std::unique_ptr<FrameChannel> channel,
       unix_channel(std::move(sockets.first), verb + " of run " + endpoint.run()));
@@ -178,7 +174,7 @@ Status NodeDaemon::spawn_worker(const proto::StartWorker& worker) {
   proto::Frame first;
   *first.mutable_start_worker() = worker;
   return start_child_locked(endpoint, std::move(first), "worker",
-                            log_path(worker.run(), worker.device()), worker);
+                            logs_.path_of(worker.run(), worker.device()), worker);
 }
 
 // --- frames --------------------------------------------------------------------------------------
@@ -333,6 +329,7 @@ void NodeDaemon::tick() {
       if (child->reader.joinable()) child->reader.join();
       child->process.reset();  // Here and not where it may be the reaper's own thread.
     }
+    look_after_files();
   }
 }
 

@@ -15,7 +15,9 @@
 #include "actors/node/device_book.h"
 #include "actors/node/feature_regions.h"
 #include "actors/node/linked_process.h"
+#include "actors/node/process_logs.h"
 #include "actors/node/run_book.h"
+#include "actors/node/run_cleanup.h"
 #include "actors/policy/silence_watch.h"
 #include "actors/service/frame_link.h"
 #include "actors/service/placement_change.h"
@@ -38,6 +40,9 @@ struct NodeOptions {
   double restart_window_seconds = 600;
   double silence_seconds = 3;      // after which a process of a run is taken for hung
   double first_sign_seconds = 30;  // that it gets to start
+  LogLimits logs;
+  RetentionLimits retention;
+  std::string own_log;  // the file that this process's output goes to, if it is to rotate too
 };
 
 /// Passes frames on to other nodes.
@@ -94,12 +99,15 @@ class NodeDaemon {
   std::map<std::string, std::string> device_owners();
   /// Those and the others of this machine.
   std::vector<proto::DeviceState> devices();
+  const ProcessLogs& logs() const { return logs_; }
+  const RunCleanup& cleanup() const { return cleanup_; }
 
  private:
   /// A process of a run.
   struct Child {
     proto::Endpoint endpoint;
     proto::StartWorker worker;  // of a worker
+    std::string log;
     std::unique_ptr<FrameLink> link;
     std::unique_ptr<LinkedProcess> process;
     std::thread reader;
@@ -128,7 +136,6 @@ class NodeDaemon {
   void read_from(const ChildPtr& child);
   void child_ended(const ChildPtr& child, bool well, const std::string& how);
   Status spawn_worker(const proto::StartWorker& worker);
-  std::string log_path(const std::string& run, const std::string& process) const;
 
   // Of processes that live and do not answer, in node_liveness.cc.
   void alive(const Child& child);
@@ -198,6 +205,11 @@ class NodeDaemon {
   std::set<std::string> drained_nodes();
   std::string drained_path() const;
 
+  // Of files; by tick() alone.
+  void look_after_files();
+  bool rotate_logs();  // false: something failed, and was said
+  void forget_runs();
+
   void tick();
   PeerLinks* peers() const { return peers_.load(); }
   double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
@@ -209,10 +221,13 @@ class NodeDaemon {
   std::atomic<const DeviceBook*> devices_{nullptr};
   std::atomic<bool> drained_{false};
   FeatureRegions features_;
+  ProcessLogs logs_;
+  double rotate_at_ = 0, forget_at_ = 0;  // of tick() alone
 
   std::mutex mutex_;
   std::condition_variable changed_;
   RunBook book_;
+  RunCleanup cleanup_;
   std::map<std::string, ChildPtr> children_;             // by key_of() their endpoint
   std::vector<ChildPtr> gone_;                           // to be destroyed by tick()
   SilenceWatch silence_;                                 // of children_, by process number

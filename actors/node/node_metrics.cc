@@ -76,6 +76,8 @@ void collect_node_metrics(NodeDaemon& daemon, PeerLinks* peers, const BuildInfo&
            {{"version", build.version}, {"commit", build.commit}, {"cuda", build.cuda}}, 1);
   page.add("percheron_node_feature_bytes", {}, static_cast<double>(daemon.features().bytes()));
   page.add("percheron_node_devices_in_use", {}, static_cast<double>(daemon.device_owners().size()));
+  page.add("percheron_node_log_rotations_total", {}, number(daemon.logs().rotations()));
+  page.add("percheron_node_runs_forgotten_total", {}, number(daemon.cleanup().forgotten()));
   for (const proto::RunRecord& record : daemon.own_runs()) collect_run_record(record, page);
   if (!peers) return;
   int place = 0;

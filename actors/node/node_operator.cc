@@ -331,11 +331,10 @@ Status NodeDaemon::read_log(const proto::ReadLog& read, proto::ControlReply& rep
     }
     process.erase(0, slash + 1);
   }
-  const std::string path = log_path(read.run(), process);
-  PERCHERON_ASSIGN_OR_RETURN(const std::string text, files_.read_text(path));
-  const size_t begin = std::min<size_t>(read.offset(), text.size());
-  reply.set_log(text.substr(begin, kLogBytesMax));
-  reply.set_log_end(begin + reply.log().size());
+  PERCHERON_ASSIGN_OR_RETURN(const LogPart part, logs_.read(logs_.path_of(read.run(), process),
+                                                            read.offset(), kLogBytesMax));
+  reply.set_log(part.text);
+  reply.set_log_end(part.end());
   return ok_status();
 }
 

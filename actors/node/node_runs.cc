@@ -34,7 +34,7 @@ Status NodeDaemon::start_supervisor_locked(proto::RunRecord& record) {
   *start.mutable_config() = record.config();
   PERCHERON_RETURN_IF_ERROR(
       start_child_locked(endpoint_of(options_.name, proto::Endpoint::SUPERVISOR, record.id()),
-                         std::move(first), "supervisor", log_path(record.id(), "supervisor"), {}));
+                         std::move(first), "supervisor", logs_.path_of(record.id(), "supervisor"), {}));
   record.mutable_report()->set_state(proto::RunReport::STARTING);
   record.clear_released();
   record.clear_ended();

@@ -107,4 +107,10 @@ Status RunBook::save(const proto::RunRecord& record) {
   return write_text_atomically(*files_, path_of(record.id()), text);
 }
 
+Status RunBook::remove(const std::string& id) {
+  PERCHERON_RETURN_IF_ERROR(files_->remove_all(path_of(id)));
+  records_.erase(id);
+  return ok_status();
+}
+
 }  // namespace percheron

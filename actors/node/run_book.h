@@ -37,6 +37,8 @@ class RunBook {
   std::vector<proto::RunRecord*> all();
   /// Writes a record to disk: after every change of its state.
   Status save(const proto::RunRecord& record);
+  /// Forgets a record, on disk too; ok where there is none.
+  Status remove(const std::string& id);
 
  private:
   RunBook(FileSystem& files, const Clock& clock, std::string directory)
