@@ -157,7 +157,7 @@ Status scale(const RunArguments& arguments) {
 }
 
 Status drain(const RunArguments& arguments) {
-  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, connect(arguments));
+  PERCHERON_ASSIGN_OR_RETURN(NodeClient node, arguments.at.connect());
   proto::ControlRequest request;
   request.mutable_drain()->set_node(arguments.drained);
   request.mutable_drain()->set_undo(arguments.undo);

@@ -60,6 +60,24 @@ std::set<std::string> NodeDaemon::drained_nodes() {
   return nodes;
 }
 
+std::map<std::string, std::string> NodeDaemon::guests() {
+  std::map<std::string, std::string> guests;
+  if (!peers()) return guests;
+  for (const proto::RunRecord& record : peers()->runs()) {
+    const Result<ClusterPlacement> placement = read_placement(record.config(), record.node());
+    if (run_is_over(record.report().state()) || !placement.ok()) continue;
+    if (!is_empty(everything_on(options_.name, *placement))) guests[record.id()] = record.node();
+  }
+  // Workers may be here before their node has told of the run.
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, child] : children_) {
+    const std::string& node = child->worker.supervisor_node();
+    if (node.empty() || node == options_.name || child->unwanted) continue;
+    guests.emplace(child->endpoint.run(), node);
+  }
+  return guests;
+}
+
 Status NodeDaemon::drain(const proto::DrainNode& order, std::chrono::milliseconds timeout,
                          proto::ControlReply& reply) {
   if (order.undo()) {
@@ -81,19 +99,15 @@ Status NodeDaemon::drain(const proto::DrainNode& order, std::chrono::millisecond
   for (const proto::RunRecord& record : own_runs()) {
     if (!run_is_over(record.report().state())) note(record.id(), move_away(record.id(), timeout));
   }
-  for (const proto::RunRecord& record :
-       peers() ? peers()->runs() : std::vector<proto::RunRecord>()) {
-    const Result<ClusterPlacement> placement = read_placement(record.config(), record.node());
-    if (run_is_over(record.report().state()) || !placement.ok()) continue;
-    if (is_empty(everything_on(options_.name, *placement))) continue;
+  for (const auto& [run, supervisor_node] : guests()) {
     proto::ControlRequest request;
-    request.mutable_leave()->set_run(record.id());
+    request.mutable_leave()->set_run(run);
     request.mutable_leave()->set_node(options_.name);
-    const Result<proto::ControlReply> theirs = peers()->ask(record.node(), request, timeout);
+    const Result<proto::ControlReply> theirs = peers()->ask(supervisor_node, request, timeout);
     Result<std::string> what =
         theirs.ok() ? Result<std::string>(theirs->text()) : Result<std::string>(theirs.status());
     if (theirs.ok() && !theirs->error().empty()) what = failed_precondition(theirs->error());
-    note(record.id(), what);
+    note(run, what);
   }
   if (!failed.empty()) {
     return failed_precondition(

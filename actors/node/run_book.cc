@@ -83,11 +83,6 @@ Status RunBook::put(const proto::RunRecord& record) {
   return ok_status();
 }
 
-Status RunBook::remove(const std::string& id) {
-  records_.erase(id);
-  return files_->remove_all(path_of(id));
-}
-
 proto::RunRecord* RunBook::find(const std::string& id) {
   const auto record = records_.find(id);
   return record == records_.end() ? nullptr : &record->second;

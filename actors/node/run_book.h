@@ -29,8 +29,6 @@ class RunBook {
                                 const proto::Run& config);
   /// One that another node had, or in place of the one of the same id.
   Status put(const proto::RunRecord& record);
-  /// Another node has it now.
-  Status remove(const std::string& id);
   /// Null when there is none.
   proto::RunRecord* find(const std::string& id);
   /// All, by the time of their submission.

@@ -38,7 +38,7 @@ void wait_until(const std::function<bool()>& there) {
 
 /// A run that says something at every step, until it is stopped.
 proto::Run talkative(const std::string& name) {
-  proto::Run run = service_run(name, 100000);
+  proto::Run run = service_run(name, 10000);
   run.mutable_train()->set_log_every_steps(1);
   return run;
 }

@@ -136,7 +136,7 @@ TEST(Service, ADaemonThatWasKilledGoesOnWithItsRuns) {
 
 TEST(Service, ADaemonThatIsStoppedLetsItsRunsWriteACheckpoint) {
   TestNode node("stopped");
-  proto::Run run = service_run("service_stopped", 10);
+  proto::Run run = service_run("service_stopped", 60);
   run.mutable_checkpoint()->set_every_steps(0);
   submit(node, run, "stopped");
   node.wait_for_step("stopped", 5);
