@@ -32,6 +32,11 @@ Result<std::unique_ptr<PeerNetwork>> PeerNetwork::start(PeerOptions options, Nod
       Listener::start(listener, credentials, random, [self = network.get()](Connection connection) {
         self->serve(std::move(connection));
       }));
+  {
+    // Now that its own address is known: a cluster's nodes may all be given the same one to join.
+    const std::lock_guard lock(network->mutex_);
+    for (const NodeAddress& seed : network->options_.seeds) network->know_locked(seed);
+  }
   network->ticker_ = std::thread([self = network.get()] { self->tick(); });
   return network;
 }
@@ -42,9 +47,7 @@ PeerNetwork::PeerNetwork(PeerOptions options, NodeDaemon& daemon, RandomBytes& r
       daemon_(daemon),
       random_(random),
       clock_(clock),
-      credits_(options_.pull_bytes_max) {
-  for (const NodeAddress& seed : options_.seeds) know_locked(seed);
-}
+      credits_(options_.pull_bytes_max) {}
 
 PeerNetwork::~PeerNetwork() { stop(); }
 

@@ -44,14 +44,14 @@ proto::Run talkative(const std::string& name) {
 }
 
 TEST(Service, LogsRotateUnderTheirProcessesAndFollowersReadAll) {
-  const TestNode node("rotating", {"--log-bytes", "2KiB", "--log-files", "500"});
+  const TestNode node("rotating", {"--log-bytes", "1KiB", "--log-files", "500"});
   submit(node, talkative("service_rotating"), "rotating");
   std::future<ProgramResult> follower = std::async(std::launch::async, [&node] {
     return run_program("logs -f rotating --state " + node.state());
   });
   const std::string directory = node.state() + "/logs/rotating";
   // Those of the two workers have little to say.
-  wait_until([&] { return names_in(directory).size() >= 6; });
+  wait_until([&] { return names_in(directory).size() >= 5; });
   node.ask("stop rotating");
   const ProgramResult followed = follower.get();
   EXPECT_EQ(followed.exit_code, 0);
