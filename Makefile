@@ -1,25 +1,38 @@
 # A thin front to CMake and tools/setup: each target does all its set-up, on a fresh Debian 12 too.
 
 JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
 
 # $(call configure,<preset>) and $(call compile,<preset>,<target>)
 configure = @mkdir -p build && cmake --preset $(1) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 compile = @cmake --build build/$(1) --parallel $(JOBS) --target $(2)
 
-.PHONY: help build test demo bench sanitize format clean packages python program
+.PHONY: help build test demo bench sanitize format clean install deb packages python program
 
 help:
 	@echo 'make build     build the percheron program: build/release/bin/percheron'
 	@echo 'make test      build and run all tests'
 	@echo 'make demo      train and measure a small drafter, from download to report'
 	@echo 'make bench     compare with PyTorch, which it installs into .venv-bench; about an hour'
+	@echo 'make install   install below PREFIX ($(PREFIX)); DESTDIR is put before it'
+	@echo 'make deb       make Debian packages: build/release/packages/*.deb'
 	@echo 'make sanitize  run the tests under AddressSanitizer, UBSan and ThreadSanitizer'
 	@echo 'make format    format the C++ sources'
 	@echo 'make clean     remove build/'
 	@echo 'The first use installs the Debian packages of tools/setup/apt_packages.txt (as root or by sudo)'
 	@echo 'and makes .venv; PERCHERON_PYTHON=<interpreter> uses another Python instead.'
 
-build: program
+# With the plug-ins for NVIDIA GPUs, where a CUDA toolkit is found.
+build: packages
+	@echo '[3/4] program'
+	$(call configure,release)
+	$(call compile,release,percheron_install)
+
+install: build
+	@DESTDIR='$(DESTDIR)' cmake --install build/release --prefix '$(PREFIX)' --strip
+
+deb: build
+	@cd build/release && cpack --config CPackConfig.cmake
 
 test: packages python
 	@echo '[3/4] build'

@@ -20,15 +20,39 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The checkout above this program: the nearest folder that holds the preparation package.
-fs::path checkout_root() {
+/// Where the Python parts of this program lie.
+struct PythonFolders {
+  fs::path package;                    // holds the folder percheron_prepare; empty: nowhere
+  std::vector<fs::path> environments;  // the first that is there is used
+  std::string how;                     // one is made
+};
+
+/// What users install for themselves alone.
+fs::path user_data() {
+  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data != '\0')
+    return data;
+  const char* home = std::getenv("HOME");
+  return fs::path(home != nullptr ? home : "/") / ".local" / "share";
+}
+
+/// An installed program's are below its prefix; others belong to the checkout above the program,
+/// which is the nearest folder that holds the package.
+PythonFolders find_folders() {
   std::error_code ignored;
   fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (; here.has_relative_path(); here = here.parent_path()) {
-    if (fs::exists(here / "tools" / "percheron_prepare" / "percheron_prepare", ignored))
-      return here;
+  const fs::path prefix = here.parent_path(), installed = prefix / "share" / "percheron" / "python";
+  if (fs::exists(installed / "percheron_prepare", ignored)) {
+    return {installed,
+            {prefix / "lib" / "percheron" / "python", user_data() / "percheron" / "python"},
+            fmt::format("run `{}`", (here / "percheron-setup-python").string())};
   }
-  return {};
+  const char* const make = "run `make python` in the checkout";
+  for (; here.has_relative_path(); here = here.parent_path()) {
+    const fs::path package = here / "tools" / "percheron_prepare";
+    if (fs::exists(package / "percheron_prepare", ignored))
+      return {package, {here / ".venv"}, make};
+  }
+  return {{}, {}, make};
 }
 
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
@@ -95,20 +119,23 @@ std::vector<std::string> command_of(const PythonEnvironment& python,
 
 Result<PythonEnvironment> find_python_environment() {
   PythonEnvironment python;
-  const fs::path root = checkout_root();
-  if (!root.empty()) python.package_path = (root / "tools" / "percheron_prepare").string();
-  std::error_code ignored;
+  const PythonFolders folders = find_folders();
+  python.package_path = folders.package.string();
   if (const char* chosen = std::getenv("PERCHERON_PYTHON"); chosen != nullptr && *chosen != '\0') {
     python.interpreter = chosen;
-  } else if (!root.empty() && fs::exists(root / ".venv" / "bin" / "python", ignored)) {
-    python.interpreter = (root / ".venv" / "bin" / "python").string();
-  } else {
-    return failed_precondition(
-        "no Python environment for tokenizers: run `make python` in the checkout, or set "
-        "PERCHERON_PYTHON to an "
-        "interpreter that has the packages of tools/percheron_prepare/requirements.txt");
+    return python;
   }
-  return python;
+  std::error_code ignored;
+  for (const fs::path& environment : folders.environments) {
+    python.interpreter = (environment / "bin" / "python").string();
+    if (fs::exists(python.interpreter, ignored)) return python;
+  }
+  return failed_precondition(fmt::format(
+      "no Python environment for tokenizers: {}, or set PERCHERON_PYTHON to an interpreter that "
+      "has the packages of {}",
+      folders.how,
+      folders.package.empty() ? std::string("tools/percheron_prepare/requirements.txt")
+                              : (folders.package / "requirements.txt").string()));
 }
 
 Result<ChildProcess> ChildProcess::start(const PythonEnvironment& python,

@@ -9,8 +9,8 @@ namespace percheron {
 
 /// Where the Python programs of data preparation run.
 struct PythonEnvironment {
-  std::string interpreter;   // $PERCHERON_PYTHON, else .venv/bin/python of the checkout that this
-                             // program lies in
+  std::string interpreter;   // $PERCHERON_PYTHON, else what percheron-setup-python made for an
+                             // installed program, else .venv/bin/python of the checkout
   std::string package_path;  // folder to add to PYTHONPATH; empty if the package is installed
 };
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <climits>
+#include <string_view>
 
 #include "kernels/cuda/plugin.h"
 
@@ -11,6 +12,8 @@ namespace percheron {
 namespace {
 
 constexpr const char* kPluginFile = "libpercheron_cuda.so";
+// Of an installed program, below its prefix.
+constexpr std::string_view kPrograms = "/bin/", kPlugins = "/lib/percheron/";
 
 Status no_device(DeviceId id, const std::string& why) {
   return not_found("there is no device " + to_string(id) + ": " + why);
@@ -61,7 +64,13 @@ std::string cuda_plugin_path() {
   const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
   if (length <= 0) return kPluginFile;
   const std::string path(program, static_cast<size_t>(length));
-  return path.substr(0, path.rfind('/') + 1) + kPluginFile;
+  const std::string directory = path.substr(0, path.rfind('/') + 1);
+  if (directory.ends_with(kPrograms)) {
+    const std::string plugins =
+        directory.substr(0, directory.size() - kPrograms.size()) + std::string(kPlugins);
+    if (access(plugins.c_str(), F_OK) == 0) return plugins + kPluginFile;
+  }
+  return directory + kPluginFile;
 }
 
 Result<std::unique_ptr<Device>> open_cuda_device(DeviceId id, const DeviceOptions& options,

@@ -9,7 +9,8 @@
 
 namespace percheron {
 
-/// Where the CUDA backend is looked for: libpercheron_cuda.so beside the running program.
+/// Where the CUDA backend is looked for: libpercheron_cuda.so in PREFIX/lib/percheron of a program
+/// that is installed as PREFIX/bin/percheron, else beside the running program.
 std::string cuda_plugin_path();
 
 /// Opens the device cuda:N through the backend at `path`, which stays loaded from then on.
