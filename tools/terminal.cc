@@ -147,14 +147,15 @@ int output_columns(int otherwise) {
 
 Result<std::unique_ptr<Terminal>> Terminal::open() {
   tcgetattr(STDIN_FILENO, &restore.settings);
+  restore.size = 0;
+  catch_signals();  // Before ncurses, which takes SIGINT and SIGTERM where nobody has.
   if (newterm(nullptr, stdout, stdin) == nullptr) {
+    leave_signals();
     const char* kind = std::getenv("TERM");
     return failed_precondition("the terminal '" + std::string(kind ? kind : "") +
                                "' is not known here: set TERM to another kind, or use --plain");
   }
-  restore.size = 0;
   for (const char* capability : {"sgr0", "cnorm", "rmcup", "rmkx"}) append(capability);
-  catch_signals();
   std::unique_ptr<Terminal> terminal(new Terminal());
   terminal->coloured_ = colours();
   cbreak();

@@ -12,6 +12,7 @@ namespace percheron {
 namespace {
 
 constexpr int kBarWidth = 20;
+constexpr size_t kShortBelow = 70;  // columns
 constexpr size_t kStealsShown = 6;
 constexpr size_t kHomesShown = 16;
 constexpr size_t kLabelWidth = 9;
@@ -22,6 +23,8 @@ std::string count_per_second(double value) {
   return value >= 100 ? format_count(static_cast<uint64_t>(value + 0.5))
                       : fmt::format("{:.1f}", value);
 }
+
+int bar_width(size_t columns) { return columns < kShortBelow ? kBarWidth / 2 : kBarWidth; }
 
 ScreenLine labelled(std::string_view label) {
   return ScreenLine(fmt::format("{:<{}}", label, kLabelWidth), ScreenStyle::kLabel);
@@ -73,7 +76,7 @@ void add_progress(std::vector<ScreenLine>& lines, const TopSnapshot& snapshot, s
                                                      static_cast<double>(snapshot.steps_total)
                                                : 0;
   ScreenLine step = labelled("step");
-  step.add(share_bar(done, kBarWidth), ScreenStyle::kGood);
+  step.add(share_bar(done, bar_width(width)), ScreenStyle::kGood);
   step.add(snapshot.steps_total > 0
                ? fmt::format(" {}/{} ({})", snapshot.step, snapshot.steps_total, percent(done))
                : std::string(" none yet"));
@@ -118,7 +121,7 @@ void add_queues(std::vector<ScreenLine>& lines, const TopSnapshot& snapshot, siz
     const double filled =
         static_cast<double>(snapshot.store_bytes) / static_cast<double>(snapshot.store_bytes_max);
     ScreenLine line = labelled("features");
-    line.add(share_bar(filled, kBarWidth), ScreenStyle::kGood);
+    line.add(share_bar(filled, bar_width(width)), ScreenStyle::kGood);
     lines.push_back(line.add(fmt::format(" {} of {} ({})", format_bytes(snapshot.store_bytes),
                                          format_bytes(snapshot.store_bytes_max), percent(filled))));
   }

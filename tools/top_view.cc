@@ -13,6 +13,7 @@ namespace percheron {
 namespace {
 
 constexpr int kRunBarWidth = 10;
+constexpr size_t kRunBarFrom = 70;  // columns that leave room for it
 
 struct Help {
   const char *keys, *text;
@@ -33,6 +34,13 @@ const char* verb(proto::RunOrder::Kind kind) {
     case proto::RunOrder::STOP_NOW: return "stop now";
   }
   return "";
+}
+
+// Of the list of runs: as the longest needs, a third of the screen at most.
+size_t name_width(const proto::ControlReply& reply, size_t screen_width) {
+  size_t width = 3;
+  for (const proto::RunRecord& run : reply.runs()) width = std::max(width, run.id().size());
+  return std::min(width, std::max<size_t>(screen_width / 3, 8));
 }
 
 std::string nodes_text(const proto::ControlReply& reply) {
@@ -149,13 +157,17 @@ ScreenLine TopView::run_line(const proto::RunRecord& run, size_t width) const {
   const double done = report.steps_total() > 0 ? static_cast<double>(report.step()) /
                                                      static_cast<double>(report.steps_total())
                                                : 0;
+  const size_t names = name_width(*reply_, width);
+  std::string name = run.id();
+  if (name.size() > names) name = name.substr(0, names - 1) + "~";
   std::string text =
-      fmt::format("{} {:<16} {:<10} {} {:>4.0f}%", here ? ">" : " ", run.id(),
-                  state_name(report.state()), share_bar(done, kRunBarWidth), 100 * done);
+      fmt::format("{} {:<{}} {:<10} ", here ? ">" : " ", name, names, state_name(report.state()));
+  if (width >= kRunBarFrom) text += share_bar(done, kRunBarWidth) + " ";
+  text += fmt::format("{:>3.0f}%", 100 * done);
   if (report.state() == proto::RunReport::RUNNING) {
     text += fmt::format("  {} tokens/s",
                         format_count(static_cast<uint64_t>(report.tokens_per_second() + 0.5)));
-    if (report.eta_seconds() > 0) text += ", " + format_duration(report.eta_seconds()) + " left";
+    if (report.eta_seconds() > 0) text += ", " + format_duration(report.eta_seconds());
   } else if (!report.message().empty()) {
     text += "  " + report.message();
   }

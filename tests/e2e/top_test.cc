@@ -29,6 +29,7 @@ proto::Run watched_run() {
   proto::Run run = make_tiny_run("watched", {.samples = 200, .held_out = 12, .epochs = 9000});
   place(run, 2, 2);
   run.mutable_placement()->set_threads(1);
+  run.mutable_features()->set_bytes_max(uint64_t{32} << 20);
   run.mutable_evaluate()->set_every_steps(400);
   run.mutable_checkpoint()->set_every_steps(200);
   run.mutable_train()->set_log_every_steps(50);

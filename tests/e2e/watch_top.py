@@ -4,14 +4,15 @@
     tests/e2e/watch_top.py --program build/release/bin/percheron --config RUN.yaml --work DIRECTORY
 
 The run must last longer than a minute. Exit code 0 when every key does what it should and the terminal is always given
-back as it was, 1 with what was on the screen otherwise. --draw FILE only draws the screen, of 110 columns, once the run
-has gone on for --seconds.
+back as it was, 1 with what was on the screen otherwise. --draw FILE only draws the screen, of 110 columns, --seconds
+after the run's first step.
 """
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -106,7 +107,7 @@ def check_orders(node: Node) -> None:
         expect(node.states()["first"] == "paused", "it is not paused")
         expect("tokens/s" not in top.screen.text(), "a rate of a paused run", top.screen)
         top.send("s")
-        top.wait_for("checkpoint")
+        top.wait_for("run first has written")
         top.send("r")
         top.wait_for("run      first  running")
         top.send("q")
@@ -131,7 +132,7 @@ def check_several_runs(node: Node) -> None:
     with node.top() as top:
         top.wait_for("> first")
         top.wait_for("waits for alpha/cpu:")
-        top.send("\x1b[B")
+        top.send("\x1bOB")  # down, as it is sent while a program has the keypad
         top.wait_for("run      second  queued")
         top.send("\t")
         top.wait_for("run      first")
@@ -189,6 +190,36 @@ def check_plain(node: Node) -> None:
     expect(wrong.returncode == 1 and "there is no run nothing" in wrong.stderr, wrong.stderr)
 
 
+def check_train(program: str, config: str, work: Path) -> None:
+    """A run of `percheron train`, which takes no orders."""
+    output = work / "train"
+    shutil.rmtree(output, ignore_errors=True)
+    with open(work / "train.log", "w+") as log:
+        train = subprocess.Popen([program, "train", "-c", config, "--metrics", "0", f"output.directory={output}"],
+                                 stdout=log, stderr=log)
+        try:
+            port = None
+            for _ in range(600):
+                port = re.search(r"http://127.0.0.1:(\d+)/metrics", (work / "train.log").read_text())
+                if port:
+                    break
+                time.sleep(0.1)
+            expect(port, "train says no port: " + (work / "train.log").read_text())
+            with Terminal([program, "top", "--metrics", port[1], "--interval", "0.5"]) as top:
+                top.wait_for("run      train  running")
+                top.wait_for("trainer 1")
+                top.send("s")
+                top.wait_for("`percheron train` takes no orders")
+                train.kill()
+                train.wait()
+                top.wait_for("no answer, trying again: ")
+                top.send("q")
+                expect(top.end() == 0 and top.is_restored(), "the terminal is not as it was")
+        finally:
+            train.kill()
+            train.wait()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
@@ -206,7 +237,7 @@ def main() -> int:
         node.submit(arguments.config, arguments.name)
         if arguments.draw:
             with node.top(columns=arguments.columns, rows=arguments.rows) as top:
-                top.wait_for(f"{arguments.name}  running", 600)
+                top.wait_for("drafter  loss", 600)
                 top.look(arguments.seconds)
                 arguments.draw.write_text(draw(top.screen))
                 print(top.screen.text())
@@ -217,6 +248,9 @@ def main() -> int:
         node.submit(arguments.config, "second")
         check_several_runs(node)
         print("check_several_runs: good")
+        node.kill()
+        check_train(node.program, arguments.config, arguments.work)
+        print("check_train: good")
     except AssertionError as error:
         print(f"error: {error}")
         return 1

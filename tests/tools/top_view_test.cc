@@ -184,6 +184,21 @@ TEST(TopView, TheChosenRunIsInTheListHoweverManyThereAre) {
   }
 }
 
+TEST(TopView, TheListOfRunsIsATableWhateverTheirNamesAre) {
+  proto::ControlReply reply;
+  add_run(reply, "first", proto::RunReport::RUNNING);
+  add_run(reply, std::string(200, 'n'), proto::RunReport::RUNNING);
+  for (const int width : {60, 80, 160}) {
+    std::vector<size_t> columns;
+    for (const ScreenLine& line : view_of(reply).render(width, 24, 0)) {
+      const size_t at = line.text().find(" running ");
+      if (at != std::string::npos) columns.push_back(at);
+    }
+    ASSERT_EQ(columns.size(), 2u) << width;
+    EXPECT_EQ(columns[0], columns[1]) << width;
+  }
+}
+
 TEST(TopView, OneRunThatWasNamedNeedsNoList) {
   proto::ControlReply reply;
   add_run(reply, "first", proto::RunReport::RUNNING);
