@@ -61,7 +61,7 @@ struct TrainerPlace {
 /// What the stores of other processes may hold by the credits that were given out. Thread-safe.
 struct GrantedBytes {
   std::atomic<uint64_t> bytes{0}, peak{0};
-  uint64_t bytes_max = 0;  // of all of them together
+  std::atomic<uint64_t> bytes_max{0};  // of all of them together, which may become more
 };
 
 /// Everything that the actors of one process share. Made by train(), outlives the actors. Members
