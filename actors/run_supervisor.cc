@@ -337,6 +337,7 @@ void RunSupervisor::checkpoint_written(const CheckpointReport& report, const Sta
   touch();
   if (finished_ || !checkpoint_ || checkpoint_->step != report.step) return;
   const BestPolicy best_before = checkpoint_->best_before;
+  const bool source_lost = !roll_.there(WorkerKind::kTrainer, checkpoint_->from);
   const RunProgress progress = checkpoint_->progress;
   checkpoint_.reset();
   last_checkpoint_status_ = status;
@@ -351,10 +352,12 @@ void RunSupervisor::checkpoint_written(const CheckpointReport& report, const Sta
   } else {
     ++checkpoint_failures_;
     best_ = best_before;
-    if (report.step == 0) {
+    if (report.step == 0 && !source_lost) {
       finish(status.with_context("the first checkpoint, before any training"));
       return;
     }
+    // A death says nothing of the disk: another writes it.
+    if (source_lost) save_wanted_ = true;
     observer_.on_event(
         fmt::format("the checkpoint of step {} was not written, the one before stays valid: {}",
                     report.step, status.message()));

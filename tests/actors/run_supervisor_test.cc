@@ -147,6 +147,33 @@ TEST_F(SupervisorTest, FirstCheckpointThatFailsEndsTheRun) {
   EXPECT_EQ(diary_.end->code(), StatusCode::kResourceExhausted);
 }
 
+TEST_F(SupervisorTest, CheckpointThatEndsWithItsTrainerIsWrittenByAnother) {
+  make(1, 3, 0);
+  const auto lose_writer = [&](int trainer, int64_t step) {
+    supervisor_->snapshot_taken(step, 0);
+    supervisor_->worker_lost(WorkerKind::kTrainer, trainer);
+    CheckpointReport report;
+    report.step = step;
+    report.error = "the trainer that wrote it is gone";
+    supervisor_->checkpoint_written(report, unavailable(report.error));
+  };
+  lose_writer(0, 0);
+  EXPECT_EQ(diary_.read(), "snapshot0 prove0 regroup1 snapshot0");
+  write(0);
+  EXPECT_EQ(diary_.read(), "prove0 open0");
+  supervisor_->step_computed(0, 1);
+  for (int trainer : {1, 2}) supervisor_->reduced(trainer, 0, 1, 0.1);
+  for (int trainer : {1, 2}) apply(trainer, 0, 1, 7);
+  EXPECT_EQ(diary_.read(), "reduce0 commit0 apply0 snapshot1");
+  lose_writer(1, 1);
+  EXPECT_EQ(diary_.read(), "write1 regroup2 snapshot1") << "the last one";
+  write(1);
+  EXPECT_FALSE(diary_.end) << "the epoch is not over";
+  supervisor_->epoch_exhausted(0);
+  ASSERT_TRUE(diary_.end);
+  EXPECT_TRUE(diary_.end->ok()) << diary_.end->message();
+}
+
 TEST_F(SupervisorTest, StepIsReducedCommittedAppliedAndThenTheNextOpens) {
   make(3, 2, 0);
   write(0);
