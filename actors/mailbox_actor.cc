@@ -109,7 +109,7 @@ class Mailbox {
                     "the supervisor commits the open step");
     const PlannedStep range = *policy_.open();
     policy_.commit_step();
-    self_->send(peers_->sampler, Freed{range});
+    self_->send(peers_->sampler, Freed{range, rewinds_});
     tell();
   }
 

@@ -183,6 +183,7 @@ struct Commit {
 /// Mailbox to sampler: the features of these micro-batches are freed.
 struct Freed {
   PlannedStep range;
+  int64_t rewinds = 0;  // as far as the mailbox knows
 };
 /// Supervisor to trainers.
 struct Apply {
@@ -367,7 +368,7 @@ inline auto fields_of(ReduceFailed& x) {
 }
 inline auto fields_of(Reduced& x) { return std::tie(x.trainer, x.step, x.membership, x.seconds); }
 inline auto fields_of(Commit& x) { return std::tie(x.step); }
-inline auto fields_of(Freed& x) { return std::tie(x.range); }
+inline auto fields_of(Freed& x) { return std::tie(x.range, x.rewinds); }
 inline auto fields_of(Apply& x) { return std::tie(x.step, x.checksum, x.round); }
 inline auto fields_of(Applied& x) {
   return std::tie(x.trainer, x.step, x.sums, x.gradient_norm, x.rate_factor, x.skipped,

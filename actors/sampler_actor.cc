@@ -139,7 +139,10 @@ class Sampler {
     idle(message.target);
   }
 
-  void freed(const PlannedStep& range) {
+  void freed(const Freed& message) {
+    // Else the step is made again by now, and not to be forgotten.
+    if (message.rewinds != rewinds_) return;
+    const PlannedStep& range = message.range;
     for (int64_t i = range.first; i < range.first + range.count; ++i) {
       forget({range.epoch, i});
     }
@@ -267,7 +270,7 @@ caf::actor start_sampler(caf::actor_system& system, RunParts& parts, PeersPtr pe
         [sampler](const Begin& message) { sampler->begin(message.step); },
         [sampler](const TargetIdle& message) { sampler->idle(message.target); },
         [sampler](const Produced& message) { sampler->produced(message); },
-        [sampler](const Freed& message) { sampler->freed(message.range); },
+        [sampler](const Freed& message) { sampler->freed(message); },
         [sampler](const WorkerLost& message) { sampler->lost(message.number); },
         [sampler](const WorkerReady& message) {
           if (message.kind == WorkerKind::kTarget) {
