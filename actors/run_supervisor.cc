@@ -356,8 +356,12 @@ void RunSupervisor::checkpoint_written(const CheckpointReport& report, const Sta
       finish(status.with_context("the first checkpoint, before any training"));
       return;
     }
-    // A death says nothing of the disk: another writes it.
+    // A death says nothing of the disk: another writes it, or the run goes back.
     if (source_lost) save_wanted_ = true;
+    if (source_lost && ledger_.members().empty()) {
+      nobody_left();
+      tell_state();
+    }
     observer_.on_event(
         fmt::format("the checkpoint of step {} was not written, the one before stays valid: {}",
                     report.step, status.message()));

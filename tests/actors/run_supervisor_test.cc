@@ -43,7 +43,7 @@ class Diary final : public RunOrders {
   void worker_added(WorkerKind, int number, int) override { add("added", number); }
   void worker_retired(WorkerKind, int number) override { add("retired", number); }
   void node_lost(int) override {}
-  void rewind(int64_t) override {}
+  void rewind(int64_t step) override { add("rewind", step); }
   void write_checkpoint(int64_t step, const RunProgress& progress, bool prove) override {
     add(prove ? "prove" : "write", step);
     written_best = progress.best_step;
@@ -172,6 +172,23 @@ TEST_F(SupervisorTest, CheckpointThatEndsWithItsTrainerIsWrittenByAnother) {
   supervisor_->epoch_exhausted(0);
   ASSERT_TRUE(diary_.end);
   EXPECT_TRUE(diary_.end->ok()) << diary_.end->message();
+}
+
+TEST_F(SupervisorTest, LastCheckpointThatEndsWithTheLastTrainerSendsTheRunBack) {
+  make(1, 1, 0);
+  write(0);
+  run_step(0);
+  supervisor_->snapshot_taken(1, 0);
+  diary_.read();
+  supervisor_->worker_lost(WorkerKind::kTrainer, 0);
+  EXPECT_EQ(diary_.read(), "regroup1") << "its copy is being written";
+  CheckpointReport report;
+  report.step = 1;
+  supervisor_->checkpoint_written(report, unavailable("the trainer that wrote it is gone"));
+  EXPECT_EQ(supervisor_->state(), RunState::kWaiting);
+  supervisor_->worker_ready(WorkerKind::kTrainer, 0);
+  EXPECT_EQ(diary_.read(), "rewind0");
+  EXPECT_FALSE(diary_.end);
 }
 
 TEST_F(SupervisorTest, StepIsReducedCommittedAppliedAndThenTheNextOpens) {
