@@ -14,7 +14,10 @@ constexpr auto kTickInterval = std::chrono::milliseconds(100);
 class Orders final : public RunOrders {
  public:
   Orders(caf::event_based_actor* self, SupervisorWorld world, PeersPtr peers)
-      : self_(self), world_(std::move(world)), peers_(std::move(peers)) {}
+      : self_(self),
+        world_(std::move(world)),
+        peers_(std::move(peers)),
+        leases_(world_.end_worker ? static_cast<double>(lease_seconds()) : 0) {}
 
   void open_step(const PlannedStep& step) override { self_->send(peers_->mailbox, OpenStep{step}); }
   void reduce(const Trainers& members, int64_t step, int64_t membership) override {
@@ -23,6 +26,7 @@ class Orders final : public RunOrders {
   void commit(int64_t step) override { self_->send(peers_->mailbox, Commit{step}); }
   void apply(const Trainers& members, int64_t step, bool checksum, int64_t round) override {
     tell(members, Apply{step, checksum, round});
+    for (int trainer : members) leases_.updates(trainer, step, now());
   }
   void evaluate(const Trainers& members, int64_t step, int64_t round) override {
     const auto stride = static_cast<int64_t>(members.size());
@@ -99,7 +103,9 @@ class Orders final : public RunOrders {
   void finish(const Status& status) override { pending_finish_ = status; }
   const std::optional<Status>& pending_finish() const { return pending_finish_; }
   SupervisorWorld& world() { return world_; }
-  const SupervisorWorld& world() const { return world_; }
+  LeaseWatch& leases() { return leases_; }
+  int64_t lease_seconds() const { return world_.parts.setup->config.cluster().lease_seconds(); }
+  double now() const { return static_cast<double>(world_.parts.clock->monotonic_ns()) * 1e-9; }
 
   PoolState pool() const {
     const RunParts& parts = world_.parts;
@@ -156,6 +162,7 @@ class Orders final : public RunOrders {
   int snapshot_trainer_ = 0;                  // that took the last one
   std::optional<int64_t> written_elsewhere_;  // the step that it is writing in its own process
   std::optional<Status> pending_finish_;
+  LeaseWatch leases_;  // where workers have processes of their own
 };
 
 class Shell {
@@ -165,8 +172,7 @@ class Shell {
         peers_(peers),
         orders_(self, std::move(world), peers),
         supervisor_(orders_.world().settings, orders_, orders_.world().observer,
-                    *orders_.world().parts.clock),
-        leases_(orders_.world().end_worker ? lease_seconds(orders_.world().parts) : 0) {}
+                    *orders_.world().parts.clock) {}
 
   void begin() {
     const auto watch = [this](const caf::actor& actor) { self_->monitor(actor); };
@@ -191,9 +197,9 @@ class Shell {
 
   void target_work(const TargetWork& message) {
     if (message.leased) {
-      leases_.leased(WorkerKind::kTarget, message.target, message.id, now());
+      leases().leased(WorkerKind::kTarget, message.target, message.id, orders_.now());
     } else {
-      leases_.settled(WorkerKind::kTarget, message.target);
+      leases().settled(WorkerKind::kTarget, message.target);
     }
     tell_quarantined();
     supervisor_.target_work(message.target, message.id, message.leased, message.tokens,
@@ -202,9 +208,9 @@ class Shell {
 
   void trainer_work(const TrainerWork& message) {
     if (message.leased) {
-      leases_.leased(WorkerKind::kTrainer, message.trainer, message.id, now());
+      leases().leased(WorkerKind::kTrainer, message.trainer, message.id, orders_.now());
     } else {
-      leases_.settled(WorkerKind::kTrainer, message.trainer);
+      leases().settled(WorkerKind::kTrainer, message.trainer);
     }
     supervisor_.trainer_work({message.trainer, message.id, message.leased, message.tokens,
                               message.samples, message.seconds, message.steals,
@@ -213,12 +219,12 @@ class Shell {
 
   // A lease that was taken from it meanwhile is settled by no word of its own.
   void reduced(const Reduced& message) {
-    leases_.settled(WorkerKind::kTrainer, message.trainer);
+    leases().settled(WorkerKind::kTrainer, message.trainer);
     supervisor_.reduced(message.trainer, message.step, message.membership, message.seconds);
   }
 
   void rewound(int64_t step) {
-    leases_.clear();
+    leases().clear();
     supervisor_.rewound(step);
   }
 
@@ -230,6 +236,7 @@ class Shell {
     if (message.has_checksum) report.checksum = message.checksum;
     report.seconds = message.seconds;
     report.round = message.round;
+    leases().updated(message.trainer);
     supervisor_.applied(message.step, report, orders_.pool());
   }
 
@@ -264,7 +271,7 @@ class Shell {
     if (supervisor_.there(message.kind, message.number)) {
       activity().lost(message.kind, message.number);
     }
-    leases_.settled(message.kind, message.number);
+    leases().lost(message.kind, message.number);
     supervisor_.worker_lost(message.kind, message.number);
     if (message.kind == WorkerKind::kTrainer) end_lost_checkpoint(message.number);
   }
@@ -351,20 +358,17 @@ class Shell {
   RunSupervisor& supervisor() { return supervisor_; }
 
  private:
-  static double lease_seconds(const RunParts& parts) {
-    return static_cast<double>(parts.setup->config.cluster().lease_seconds());
-  }
-  double now() const {
-    return static_cast<double>(orders_.world().parts.clock->monotonic_ns()) * 1e-9;
-  }
+  LeaseWatch& leases() { return orders_.leases(); }
 
   // Processes that live while their device does not: what follows is that of a death.
   void end_overdue() {
-    if (supervisor_.evaluating()) leases_.excuse(now());
-    for (const LeaseWatch::Overdue& overdue : leases_.take_overdue(now())) {
-      const std::string why = fmt::format(
-          "has held micro-batch ({}, {}) for {} s (cluster.lease_seconds)", overdue.id.epoch,
-          overdue.id.index, orders_.world().parts.setup->config.cluster().lease_seconds());
+    if (supervisor_.evaluating()) leases().excuse(orders_.now());
+    for (const LeaseWatch::Overdue& overdue : leases().take_overdue(orders_.now())) {
+      const std::string work =
+          overdue.step ? fmt::format("the update of step {}", *overdue.step)
+                       : fmt::format("micro-batch ({}, {})", overdue.id.epoch, overdue.id.index);
+      const std::string why = fmt::format("has been at {} for {} s (cluster.lease_seconds)", work,
+                                          orders_.lease_seconds());
       orders_.world().observer.on_event(fmt::format(
           "{} {} {}: its process is ended", worker_kind_name(overdue.kind), overdue.number, why));
       orders_.world().end_worker(overdue.kind, overdue.number, why);
@@ -378,7 +382,6 @@ class Shell {
   PeersPtr peers_;
   Orders orders_;
   RunSupervisor supervisor_;
-  LeaseWatch leases_;
   bool told_end_ = false;
 };
 

@@ -81,6 +81,11 @@ Status NodeDaemon::start_child_locked(const proto::Endpoint& endpoint, proto::Fr
                            }));
   child->link->send(std::move(first));
   child->reader = std::thread([this, child] { read_from(child); });
+  // One that is ending still has the key to itself no more.
+  if (auto before = children_.extract(key_of(endpoint))) {
+    before.key() += "|" + std::to_string(before.mapped()->process->pid());
+    children_.insert(std::move(before));
+  }
   children_[key_of(endpoint)] = child;
   silence_.watch(child->process->pid(), now());
   return ok_status();
@@ -132,8 +137,7 @@ void NodeDaemon::child_ended(const ChildPtr& child, bool well, const std::string
     // Its last words first: they are on the link still.
     changed_.wait_for(lock, kLastWords, [&] { return child->heard_out; });
     child->link->close();
-    const auto known = children_.find(key_of(child->endpoint));
-    if (known != children_.end() && known->second == child) children_.erase(known);
+    std::erase_if(children_, [&](const auto& entry) { return entry.second == child; });
     child->ended = true;
     silence_.forget(child->process->pid());
     const std::string why = child->killed_for.empty() ? how : child->killed_for;
@@ -280,30 +284,6 @@ void NodeDaemon::fetch(const proto::Frame& frame) {
     return route(std::move(reply));
   }
   route(std::move(reply), std::move(fd).value());
-}
-
-void NodeDaemon::node_lost(const std::string& node) {
-  std::vector<proto::Frame> frames;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& [key, child] : children_) {
-      if (child->endpoint.kind() != proto::Endpoint::SUPERVISOR) continue;
-      proto::Frame frame;  // of no device: of all that the run has there
-      *frame.mutable_to() = child->endpoint;
-      *frame.mutable_from() = endpoint_of(node, proto::Endpoint::DAEMON, child->endpoint.run());
-      frame.mutable_ended()->set_how("node " + node + " can't be reached");
-      frame.mutable_ended()->set_unreachable(true);
-      frames.push_back(std::move(frame));
-    }
-    // The supervisor of these is on the lost node: it starts new ones when it is back.
-    for (const auto& [key, child] : children_) {
-      if (child->endpoint.kind() == proto::Endpoint::WORKER &&
-          child->worker.supervisor_node() == node) {
-        end_child_locked(*child);
-      }
-    }
-  }
-  for (proto::Frame& frame : frames) route(std::move(frame));
 }
 
 // --- time ----------------------------------------------------------------------------------------

@@ -213,6 +213,8 @@ class NodeDaemon {
   void forget_runs();
 
   void tick();
+  /// A node of these devices that can't be reached now; empty when there is none.
+  std::string unreachable_node_locked(const std::set<std::string>& devices);
   PeerLinks* peers() const { return peers_.load(); }
   double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
 

@@ -1,5 +1,5 @@
-// Processes that hang without dying are found by their silence, or by those who wait for them, and
-// ended; what follows is that of any death.
+// Who lives: processes that hang without dying are found by their silence, or by those who wait for
+// them, and ended, so that what follows is that of any death; nodes that can't be reached.
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -34,7 +34,7 @@ void NodeDaemon::kill_locked(Child& child, const std::string& why) {
 void NodeDaemon::end_silent_locked() {
   for (const auto& [key, child] : children_) {
     // Its signs of life wait behind a frame that this daemon itself is at.
-    if (child->link->turn().busy()) silence_.heard(child->process->pid(), now());
+    if (child->link->turn().deals_now()) silence_.heard(child->process->pid(), now());
   }
   for (int64_t pid : silence_.take_silent(now())) {
     for (const auto& [key, child] : children_) {
@@ -53,6 +53,44 @@ void NodeDaemon::kill_worker(const std::string& run, const proto::KillWorker& or
   const auto child = children_.find(key_of(endpoint));
   if (child == children_.end() || child->second->worker.attempt() != order.attempt()) return;
   kill_locked(*child->second, order.why());
+}
+
+void NodeDaemon::node_lost(const std::string& node) {
+  std::vector<proto::Frame> frames;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, child] : children_) {
+      if (child->endpoint.kind() != proto::Endpoint::SUPERVISOR) continue;
+      proto::Frame frame;  // of no device: of all that the run has there
+      *frame.mutable_to() = child->endpoint;
+      *frame.mutable_from() = endpoint_of(node, proto::Endpoint::DAEMON, child->endpoint.run());
+      frame.mutable_ended()->set_how("node " + node + " can't be reached");
+      frame.mutable_ended()->set_unreachable(true);
+      frames.push_back(std::move(frame));
+    }
+    // The supervisor of these is on the lost node: it starts new ones when it is back.
+    for (const auto& [key, child] : children_) {
+      if (child->endpoint.kind() == proto::Endpoint::WORKER &&
+          child->worker.supervisor_node() == node) {
+        end_child_locked(*child);
+      }
+    }
+  }
+  for (proto::Frame& frame : frames) route(std::move(frame));
+}
+
+std::string NodeDaemon::unreachable_node_locked(const std::set<std::string>& devices) {
+  std::set<std::string> reachable = {options_.name};
+  if (PeerLinks* const links = peers()) {
+    for (const proto::NodeRecord& node : links->nodes()) {
+      if (node.reachable()) reachable.insert(node.name());
+    }
+  }
+  for (const std::string& device : devices) {
+    const std::string node = device.substr(0, device.find('/'));
+    if (reachable.count(node) == 0) return node;
+  }
+  return "";
 }
 
 }  // namespace percheron

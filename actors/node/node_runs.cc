@@ -170,6 +170,10 @@ void NodeDaemon::start_queued_locked() {
       for (const std::string& device : devices) taken.emplace(device, record->id());
       continue;
     }
+    if (const std::string node = unreachable_node_locked(devices); !node.empty()) {
+      record->mutable_report()->set_message("waits for node " + node + ", which can't be reached");
+      continue;  // Others may have its devices meanwhile.
+    }
     record->mutable_report()->clear_message();
     const Status started = start_supervisor_locked(*record);
     if (!started.ok()) {

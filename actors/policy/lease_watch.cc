@@ -4,22 +4,39 @@ namespace percheron {
 namespace {
 
 int64_t key_of(WorkerKind kind, int number) {
-  return int64_t{2} * number + (kind == WorkerKind::kTrainer ? 1 : 0);
+  return int64_t{3} * number + (kind == WorkerKind::kTrainer ? 1 : 0);
 }
+
+int64_t key_of_update(int trainer) { return int64_t{3} * trainer + 2; }
 
 }  // namespace
 
-void LeaseWatch::leased(WorkerKind kind, int number, MicroBatchId id, double now) {
+void LeaseWatch::begin(int64_t key, const Overdue& work, double now) {
   if (seconds_ <= 0) return;
-  const int64_t key = key_of(kind, number);
-  held_[key] = {kind, number, id};
+  held_[key] = work;
   watch_.watch(key, now);
 }
 
-void LeaseWatch::settled(WorkerKind kind, int number) {
-  const int64_t key = key_of(kind, number);
+void LeaseWatch::end(int64_t key) {
   held_.erase(key);
   watch_.forget(key);
+}
+
+void LeaseWatch::leased(WorkerKind kind, int number, MicroBatchId id, double now) {
+  begin(key_of(kind, number), {kind, number, id}, now);
+}
+
+void LeaseWatch::settled(WorkerKind kind, int number) { end(key_of(kind, number)); }
+
+void LeaseWatch::updates(int trainer, int64_t step, double now) {
+  begin(key_of_update(trainer), {WorkerKind::kTrainer, trainer, {}, step}, now);
+}
+
+void LeaseWatch::updated(int trainer) { end(key_of_update(trainer)); }
+
+void LeaseWatch::lost(WorkerKind kind, int number) {
+  settled(kind, number);
+  if (kind == WorkerKind::kTrainer) updated(number);
 }
 
 void LeaseWatch::clear() {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "actors/policy/silence_watch.h"
@@ -9,23 +11,28 @@
 
 namespace percheron {
 
-/// Finds the workers that hold a micro-batch for so long that their device must have hung, though
-/// their process lives. Times are seconds of one clock.
+/// Finds the workers that are at a micro-batch, or at the update of a step, for so long that their
+/// device must have hung, though their process lives. Times are seconds of one clock.
 class LeaseWatch {
  public:
   struct Overdue {
     WorkerKind kind = WorkerKind::kTarget;
     int number = 0;
     MicroBatchId id;
+    std::optional<int64_t> step = {};  // the update of this step, not a micro-batch
   };
 
-  /// `seconds`: how long a worker may hold one micro-batch; 0 = for ever.
+  /// `seconds`: how long a worker may be at one of these; 0 = for ever.
   explicit LeaseWatch(double seconds)
       : seconds_(seconds), watch_({seconds, seconds, kGapSeconds}) {}
 
   void leased(WorkerKind kind, int number, MicroBatchId id, double now);
-  /// It has settled what it held, or shown otherwise that its device works, or is lost.
+  /// It has settled what it held, or shown otherwise that its device works.
   void settled(WorkerKind kind, int number);
+  /// A trainer is to update its parameters, for which it waits for nobody.
+  void updates(int trainer, int64_t step, double now);
+  void updated(int trainer);
+  void lost(WorkerKind kind, int number);
   /// Devices do other work, which may take its time: all get their full time again.
   void excuse(double now) { watch_.excuse(now); }
   /// Nobody holds anything.
@@ -35,6 +42,9 @@ class LeaseWatch {
   std::vector<Overdue> take_overdue(double now);
 
  private:
+  void begin(int64_t key, const Overdue& work, double now);
+  void end(int64_t key);
+
   // Between two calls of take_overdue(): this process was itself held up.
   static constexpr double kGapSeconds = 5;
 

@@ -9,33 +9,35 @@ namespace percheron {
 /// Thread-safe.
 class ReaderTurn {
  public:
+  /// The reader waits for a frame, for a moment, and says so again.
+  void waits() { begin(State::kWaits); }
   /// The reader deals with a frame, which takes a moment only.
-  void takes() {
-    const std::lock_guard lock(mutex_);
-    busy_ = true;
-    ++turns_;
-  }
-  /// The reader waits for the next frame, or does what may take long, or reads no more.
-  void rests() {
-    const std::lock_guard lock(mutex_);
-    busy_ = false;
-  }
+  void deals() { begin(State::kDeals); }
+  /// What the reader does now may take long, or it reads no more.
+  void rests() { begin(State::kRests); }
 
-  /// False when it is at the same frame as at the last call.
+  /// False when the reader is at the same as at the last call, and does not rest.
   bool moves() {
     const std::lock_guard lock(mutex_);
-    const bool moves = !busy_ || turns_ != seen_;
+    const bool moves = state_ == State::kRests || turns_ != seen_;
     seen_ = turns_;
     return moves;
   }
-  bool busy() const {
+  bool deals_now() const {
     const std::lock_guard lock(mutex_);
-    return busy_;
+    return state_ == State::kDeals;
   }
 
  private:
+  enum class State { kRests, kWaits, kDeals };
+  void begin(State state) {
+    const std::lock_guard lock(mutex_);
+    state_ = state;
+    ++turns_;
+  }
+
   mutable std::mutex mutex_;
-  bool busy_ = false;
+  State state_ = State::kRests;
   int64_t turns_ = 0, seen_ = 0;
 };
 

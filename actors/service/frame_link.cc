@@ -30,15 +30,23 @@ void FrameLink::send(proto::Frame frame, FileDescriptor fd) {
 }
 
 Result<ReceivedFrame> FrameLink::receive() {
-  turn_.rests();
-  PERCHERON_ASSIGN_OR_RETURN(std::optional<Frame> frame, channel_->receive(Deadline::never()));
-  if (!frame) return unavailable("the link with " + channel_->peer() + " ended");
+  std::optional<Frame> frame;
+  while (!frame) {
+    turn_.waits();
+    Result<std::optional<Frame>> came = channel_->receive(Deadline::after(kTurn));
+    if (!came.ok()) {
+      turn_.rests();
+      return came.status();
+    }
+    frame = std::move(came).value();
+  }
   ReceivedFrame received;
   if (!received.frame.ParseFromString(frame->bytes)) {
+    turn_.rests();
     return data_loss("what " + channel_->peer() + " sent is no frame of this protocol");
   }
   received.fd = std::move(frame->fd);
-  turn_.takes();
+  turn_.deals();
   return received;
 }
 

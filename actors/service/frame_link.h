@@ -40,14 +40,15 @@ class FrameLink {
   /// Whether nothing can be sent any more.
   bool ended() const { return ended_; }
   std::string peer() const { return channel_->peer(); }
-  /// What the thread that reads is at: busy from one receive() to the next, unless it says that it
-  /// rests.
+  /// What the thread that reads is at: it deals with a frame from one receive() to the next, unless
+  /// it says that it rests.
   ReaderTurn& turn() { return turn_; }
 
  private:
   static constexpr size_t kWaitingMax = WorkThread::kJobsMax / 2;
   // A process that takes nothing for so long is stopped or gone.
   static constexpr std::chrono::milliseconds kSendTimeout{30'000};
+  static constexpr std::chrono::milliseconds kTurn{200};  // of the reader, while nothing comes
 
   std::unique_ptr<FrameChannel> channel_;
   std::atomic<bool> ended_{false};

@@ -134,7 +134,7 @@ Result<ClusterPlacement> read_placement(const proto::Run& run, const std::string
   }
   if (run.cluster().lease_seconds() < 0) {
     return invalid_argument(fmt::format(
-        "cluster.lease_seconds is {}: give the seconds that a worker may hold one micro-batch, "
+        "cluster.lease_seconds is {}: give the seconds that a worker may be at one micro-batch, "
         "or 0 for as long as it likes",
         run.cluster().lease_seconds()));
   }

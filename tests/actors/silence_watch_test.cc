@@ -69,20 +69,22 @@ TEST(SilenceWatch, WhoIsForgottenMayBeSilent) {
   EXPECT_THAT(watch_until(watch, 0, 10, {}), IsEmpty());
 }
 
-TEST(ReaderTurn, OnlyAReaderThatStaysAtOneFrameDoesNotMove) {
+TEST(ReaderTurn, AReaderThatStaysAtOneThingDoesNotMoveUnlessItRests) {
   ReaderTurn turn;
   EXPECT_TRUE(turn.moves());
-  turn.takes();
-  EXPECT_TRUE(turn.moves());  // It has just begun.
-  EXPECT_FALSE(turn.moves());
-  EXPECT_TRUE(turn.busy());
+  for (const auto begin : {&ReaderTurn::deals, &ReaderTurn::waits}) {
+    (turn.*begin)();
+    EXPECT_TRUE(turn.moves());  // It has just begun.
+    EXPECT_FALSE(turn.moves());
+    (turn.*begin)();
+    EXPECT_TRUE(turn.moves());
+  }
+  EXPECT_FALSE(turn.deals_now());
+  turn.deals();
+  EXPECT_TRUE(turn.deals_now());
   turn.rests();
-  turn.takes();
-  EXPECT_TRUE(turn.moves());
-  turn.rests();
   EXPECT_TRUE(turn.moves());
   EXPECT_TRUE(turn.moves());
-  EXPECT_FALSE(turn.busy());
 }
 
 // The numbers of those that are overdue between `from` and `to`.
@@ -117,6 +119,21 @@ TEST(LeaseWatch, OtherWorkOfTheDevicesIsNotCounted) {
   leases.excuse(500);
   EXPECT_THAT(overdue_until(leases, 500, 1099), IsEmpty());
   EXPECT_THAT(overdue_until(leases, 1099, 1100), ElementsAre(0));
+}
+
+TEST(LeaseWatch, AnUpdateThatDoesNotEndIsNoticedBesideMicroBatches) {
+  LeaseWatch leases(600);
+  leases.updates(0, 17, 0);
+  leases.updates(1, 17, 0);
+  leases.updated(1);
+  leases.leased(WorkerKind::kTrainer, 1, {0, 36}, 0);
+  leases.settled(WorkerKind::kTrainer, 1);
+  leases.leased(WorkerKind::kTrainer, 0, {0, 35}, 0);
+  leases.settled(WorkerKind::kTrainer, 0);  // The update goes on.
+  EXPECT_THAT(overdue_until(leases, 0, 2000), ElementsAre(100));
+  leases.updates(0, 18, 2000);
+  leases.lost(WorkerKind::kTrainer, 0);
+  EXPECT_THAT(overdue_until(leases, 2000, 4000), IsEmpty());
 }
 
 TEST(LeaseWatch, NoTimeMeansForEver) {
