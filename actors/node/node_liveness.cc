@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include "actors/node/endpoint.h"
 #include "actors/node/node_daemon.h"
 #include "base/log.h"
 

@@ -101,6 +101,8 @@ void TestNode::stop() {
   pid_ = -1;
 }
 
+void TestNode::signal(int number) const { ::kill(pid_, number); }
+
 std::string TestNode::log() const { return read_all(state_ + ".log"); }
 
 Json TestNode::ask(const std::string& arguments) const {
@@ -135,6 +137,10 @@ Json TestNode::wait_for_step(const std::string& run, int64_t step) const {
   EXPECT_TRUE(there && last["state"] != "failed")
       << last.dump() << read_all(state_ + "/logs/" + run + "/supervisor.log");
   return last;
+}
+
+void TestNode::wait_for_log(const std::string& text) const {
+  EXPECT_TRUE(poll([&] { return log().find(text) != std::string::npos; })) << text << log();
 }
 
 void TestNode::kill_process(const std::string& what, int signal) const {

@@ -25,12 +25,16 @@ class TestNode {
   /// another state.
   nlohmann::json wait_for(const std::string& run, const std::string& state) const;
   nlohmann::json wait_for_step(const std::string& run, int64_t step) const;
+  /// Waits until the daemon has said `text`.
+  void wait_for_log(const std::string& text) const;
 
   /// Kills the process of `what`: "supervisor RUN" or "worker RUN/cpu:0".
   void kill_process(const std::string& what, int signal) const;
   void kill();
   /// Asks it to end, and waits for that.
   void stop();
+  /// To the daemon itself.
+  void signal(int number) const;
   /// Again, with the state that it left.
   void start();
   const std::string& state() const { return state_; }

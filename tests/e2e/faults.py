@@ -1,0 +1,418 @@
+#!/usr/bin/env python3
+"""Breaks real processes, links and disks under a run of the service, and looks whether the run ends as it should.
+
+    .venv/bin/python tests/e2e/faults.py --program build/release/bin/percheron --files build/release/bin/tiny_files
+
+Daemons live in network namespaces joined by a bridge, so it needs root; exit code 77 where that can't be. Every scenario
+ends with the run done and each step once in the surviving history; with one trainer the parameters are bit for bit those
+of `percheron train`, with two they are near. Prints a line for each scenario: what was seen after how many seconds, when
+the next step was there, and the verdict. --rounds repeats the list, each time at other moments; --seed repeats those.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import random
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import thread_stop  # noqa: E402
+from cluster import Daemon, Failed, Run, Switch, ip, namespaces_work, wait  # noqa: E402
+
+SKIPPED = 77
+EPOCHS = 60
+DETECT_S = 3.0 + 0.5 + 0.5  # silence, the time since the last sign of life, ticks and this script's own polls
+RECOVER_S = 10.0
+NEAR = 1e-2  # of the parameters' norm, where the order of sums depends on time
+
+
+@dataclass
+class Result:
+    detected_s: float | None = None
+    recovered_s: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class World:
+    """Daemons, and one run on them."""
+
+    def __init__(self, options: argparse.Namespace, directory: Path, rng: random.Random) -> None:
+        self.options, self.directory, self.rng = options, directory, rng
+        directory.mkdir(parents=True)
+        files = directory / "files"
+        subprocess.run([options.files, str(files), str(EPOCHS)], stdout=subprocess.DEVNULL, check=True)
+        self.config = files / "run.yaml"
+        self.daemons: list[Daemon] = []
+        self.settings: list[str] = []
+        self.result = Result()
+        self.switch = Switch()
+
+    def close(self) -> None:
+        for daemon in self.daemons:
+            daemon.kill()
+        self.switch.close()
+
+    def start(self, names: list[str]) -> None:
+        certificates = self.directory / "certs"
+        self._program("certs", "init", str(certificates))
+        for number, name in enumerate([*names, "operator"], 1):
+            self._program("certs", "issue", str(certificates), name, "--address", f"10.77.0.{number}")
+        for number, name in enumerate(names, 1):
+            daemon = Daemon(self.options.program, name, number, self.directory, certificates, self.switch, number > 1)
+            daemon.start()
+            self.daemons.append(daemon)
+
+    def submit(self, targets: list[str], trainers: list[str], *settings: str) -> Run:
+        self.settings = [f"output.directory={self.directory / 'output'}", "train.log_every_steps=1", *settings]
+        words = ["submit", "-c", str(self.config), "--name", "tiny", f"placement.targets=[{', '.join(targets)}]",
+                 f"placement.trainers=[{', '.join(trainers)}]", "cluster.collective_interface=net0",
+                 "cluster.trusted_network=true", *self.settings]
+        wait("the run is taken", lambda: self.daemons[0].ask(*words) is not None, 20)
+        return Run("tiny", self.directory / "output")
+
+    def begin(self, run: Run) -> None:
+        """Waits for a moment between two steps of the run's first part."""
+        run.wait_step(self.rng.randrange(5, 40))
+
+    def undisturbed(self) -> Run:
+        """The same run by `percheron train`."""
+        output = self.directory / "undisturbed"
+        if not output.exists():
+            self._program("train", "-c", str(self.config), *self.settings, f"output.directory={output}",
+                          "placement.targets=[cpu:0]", "placement.trainers=[cpu:1]")
+        return Run("undisturbed", output)
+
+    def _program(self, *words: str) -> None:
+        done = subprocess.run([self.options.program, *words], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise Failed(f"percheron {' '.join(words)}: {done.stdout}{done.stderr}")
+
+    def recovered_from(self, run: Run, begin: float, sign: Callable[[], bool] | None) -> None:
+        """Measures from `begin` on: until `sign` is seen, and until the next step after it."""
+        if sign is not None:
+            wait("the loss is seen", sign)
+            self.result.detected_s = time.monotonic() - begin
+        run.wait_next()
+        self.result.recovered_s = time.monotonic() - begin
+
+    def check_end(self, run: Run, *, same_bits: bool = True) -> None:
+        first = self.daemons[0]
+        wait("the run ends", lambda: first.run("tiny").get("state") in ("done", "failed", "stopped"))
+        last = first.run("tiny")
+        if last["state"] != "done":
+            raise Failed(f"the run is {last['state']}: {last.get('message')}")
+        if fault := run.history_fault():
+            raise Failed(f"metrics.jsonl: {fault}")
+        if run.step() != last["steps_total"] or run.steps_seen[0] != 1:
+            raise Failed(f"steps {run.steps_seen[0]} to {run.step()} of {last['steps_total']} are in metrics.jsonl")
+        plain = self.undisturbed().masters()
+        if same_bits and run.masters() != plain:
+            raise Failed("the parameters are not those of an undisturbed run")
+        if not same_bits and (far := distance(run.masters(), plain)) > NEAR:
+            raise Failed(f"the parameters are {far:.2e} of their norm away from an undisturbed run's")
+
+
+def numbers(safetensors: bytes) -> list[float]:
+    """All f32 of a file, in the order of its tensors' names."""
+    (size,) = struct.unpack_from("<Q", safetensors)
+    header = json.loads(safetensors[8 : 8 + size])
+    values: list[float] = []
+    for name in sorted(header):
+        if name == "__metadata__" or header[name]["dtype"] != "F32":
+            continue
+        first, last = header[name]["data_offsets"]
+        values += struct.unpack_from(f"<{(last - first) // 4}f", safetensors, 8 + size + first)
+    return values
+
+
+def distance(a: bytes, b: bytes) -> float:
+    one, other = numbers(a), numbers(b)
+    if len(one) != len(other):
+        return math.inf
+    return math.dist(one, other) / math.hypot(*other)
+
+
+# --- one machine ---------------------------------------------------------------------------------------------------
+
+
+def one_machine(world: World, *settings: str) -> tuple[Daemon, Run]:
+    world.start(["alpha"])
+    run = world.submit(["cpu:0"], ["cpu:1"], *settings)
+    world.begin(run)
+    return world.daemons[0], run
+
+
+def hit(world: World, what: str, number: signal.Signals) -> None:
+    daemon, run = one_machine(world)
+    since = daemon.log.stat().st_size
+    begin = time.monotonic()
+    pid = daemon.send(what, number)
+    if number == signal.SIGSTOP:
+        sign = lambda: daemon.said(f"{what} has been silent", since)  # noqa: E731
+    else:
+        sign = lambda: daemon.said("ended: signal 9", since)  # noqa: E731
+    world.recovered_from(run, begin, sign)
+    if Path(f"/proc/{pid}").exists():
+        raise Failed(f"{what}, process {pid}, is there still")
+    world.check_end(run)
+
+
+def stop_daemon(world: World) -> None:
+    daemon, run = one_machine(world)
+    os.kill(daemon.pid, signal.SIGSTOP)
+    time.sleep(world.rng.uniform(4, 8))
+    begin = time.monotonic()
+    os.kill(daemon.pid, signal.SIGCONT)
+    world.recovered_from(run, begin, None)
+    world.check_end(run)
+    if daemon.said("has been silent"):
+        raise Failed("the daemon blames others for its own silence")
+
+
+def kill_daemon(world: World) -> None:
+    daemon, run = one_machine(world)
+    children = [daemon.child(what) for what in ("worker tiny/cpu:0", "worker tiny/cpu:1", "supervisor tiny")]
+    begin = time.monotonic()
+    daemon.kill()
+    wait("its processes end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+    daemon.start()
+    world.recovered_from(run, begin, None)
+    world.check_end(run)
+
+
+def stop_thread(world: World, what: str, thread: str, text: str, *settings: str) -> None:
+    """One thread of a process is held, while the others go on: a deadlock, or a device that does not answer."""
+    daemon, run = one_machine(world, *settings)
+    since = daemon.log.stat().st_size
+    pid = daemon.child(what)
+    if pid is None:
+        raise Failed(f"no process {what}")
+    begin = time.monotonic()
+    with thread_stop.held(pid, thread):
+        world.recovered_from(run, begin, lambda: daemon.said(f"{what} has {text}", since))
+    world.check_end(run)
+
+
+def full_disk(world: World) -> None:
+    output = world.directory / "output"
+    output.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(output)], check=True)
+    filler = output / "filler"
+    try:
+        daemon, run = one_machine(world)
+        with contextlib.suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"\0" * 4096)
+        log = daemon.state / "logs" / "tiny" / "supervisor.log"
+        begin = time.monotonic()
+        wait("a checkpoint fails", lambda: b"was not written, the one before stays valid" in log.read_bytes())
+        world.result.detected_s = time.monotonic() - begin
+        daemon.ask("pause", "tiny")
+        filler.unlink()
+        daemon.ask("resume", "tiny")
+        wait("the run ends", lambda: daemon.run("tiny").get("state") in ("done", "failed"))
+        last = daemon.run("tiny")
+        if last["state"] != "done":
+            raise Failed(f"the run is {last['state']}: {last.get('message')}")
+        # Lines of metrics.jsonl that found no room are lost, and said so; steps are not.
+        if last["step"] != last["steps_total"] or run.masters() != world.undisturbed().masters():
+            raise Failed("the parameters are not those of an undisturbed run")
+    finally:
+        for daemon in world.daemons:
+            daemon.kill()
+        subprocess.run(["umount", "-l", str(output)], check=False)
+
+
+def many_restarts(world: World) -> None:
+    """A worker dies again and again; more often than its limit allows within its window it must not be."""
+    daemon, run = one_machine(world)
+    for _ in range(4):
+        daemon.send(world.rng.choice(["worker tiny/cpu:0", "worker tiny/cpu:1"]), signal.SIGKILL)
+        run.wait_next()
+        time.sleep(world.rng.uniform(0, 0.5))
+        wait("both are there", lambda: daemon.child("worker tiny/cpu:0") and daemon.child("worker tiny/cpu:1"))
+    world.check_end(run)
+
+
+def pause(world: World) -> None:
+    """How long a pause takes, beside a question that waits for nothing, and a step."""
+    daemon, run = one_machine(world)
+    waits = []
+    for _ in range(5):
+        run.wait_next()
+        begin = time.monotonic()
+        daemon.ask("status", "tiny")
+        asked = time.monotonic()
+        if daemon.ask("pause", "tiny") is None:
+            raise Failed("a pause is not answered")
+        waits.append(time.monotonic() - asked - (asked - begin))
+        daemon.ask("resume", "tiny")
+    begin, first = time.monotonic(), run.step()
+    run.wait_step(first + 20)
+    step_ms = 1000 * (time.monotonic() - begin) / (run.step() - first)
+    world.result.notes.append(f"a pause took {1000 * statistics.median(waits):.0f} ms more than a question, a step {step_ms:.0f} ms")
+    world.check_end(run)
+
+
+# --- two machines --------------------------------------------------------------------------------------------------
+
+
+def two_machines(world: World, trainers: list[str]) -> tuple[Daemon, Daemon, Run]:
+    world.start(["alpha", "beta"])
+    run = world.submit(["alpha/cpu:0", "beta/cpu:0"], trainers, "train.micro_batches_per_step=4")
+    world.begin(run)
+    return world.daemons[0], world.daemons[1], run
+
+
+def lose_beta(world: World, trainers: list[str], lose: Callable[[Daemon], None], heal: Callable[[Daemon], None],
+              seconds: float) -> None:
+    alpha, beta, run = two_machines(world, trainers)
+    since = alpha.log.stat().st_size
+    begin = time.monotonic()
+    lose(beta)
+    world.recovered_from(run, begin, lambda: alpha.said("node beta at", since))
+    time.sleep(seconds)
+    heal(beta)
+    world.check_end(run, same_bits=len(trainers) == 1)
+
+
+def stop_other_daemon(world: World) -> None:
+    lose_beta(world, ["alpha/cpu:1"], lambda beta: os.kill(beta.pid, signal.SIGSTOP),
+              lambda beta: os.kill(beta.pid, signal.SIGCONT), world.rng.uniform(0, 3))
+
+
+def kill_other_daemon(world: World, wait_s: float) -> None:
+    def restart(beta: Daemon) -> None:
+        beta.kill()
+        time.sleep(wait_s)
+        beta.start()
+
+    alpha, beta, run = two_machines(world, ["alpha/cpu:1", "beta/cpu:1"])
+    since = alpha.log.stat().st_size
+    begin = time.monotonic()
+    restart(beta)
+    world.recovered_from(run, begin, lambda: alpha.said("node beta at", since))
+    world.check_end(run, same_bits=False)
+
+
+def kill_first_daemon(world: World) -> None:
+    alpha, _, run = two_machines(world, ["alpha/cpu:1"])
+    begin = time.monotonic()
+    alpha.kill()
+    alpha.start()
+    world.recovered_from(run, begin, None)
+    world.check_end(run)
+
+
+def cut(world: World, trainers: list[str]) -> None:
+    lose_beta(world, trainers, lambda _: world.switch.link("beta", "down"), lambda _: world.switch.link("beta", "up"),
+              world.rng.uniform(0, 3))
+
+
+def one_way(world: World, loser: str) -> None:
+    """What one node sends to the other is lost, while the other way works."""
+    to = {"alpha": 2, "beta": 1}[loser]
+    number = {"alpha": 0, "beta": 1}[loser]
+
+    def route(verb: str) -> None:
+        ip("-n", world.daemons[number].namespace, "route", verb, "blackhole", f"10.77.0.{to}/32")
+
+    lose_beta(world, ["alpha/cpu:1"], lambda _: route("add"), lambda _: route("del"), world.rng.uniform(0, 3))
+
+
+SCENARIOS: dict[str, Callable[[World], None]] = {
+    "kill-target": lambda w: hit(w, "worker tiny/cpu:0", signal.SIGKILL),
+    "kill-trainer": lambda w: hit(w, "worker tiny/cpu:1", signal.SIGKILL),
+    "kill-supervisor": lambda w: hit(w, "supervisor tiny", signal.SIGKILL),
+    "kill-daemon": kill_daemon,
+    "stop-target": lambda w: hit(w, "worker tiny/cpu:0", signal.SIGSTOP),
+    "stop-trainer": lambda w: hit(w, "worker tiny/cpu:1", signal.SIGSTOP),
+    "stop-supervisor": lambda w: hit(w, "supervisor tiny", signal.SIGSTOP),
+    "stop-daemon": stop_daemon,
+    "stuck-reader": lambda w: stop_thread(w, "worker tiny/cpu:1", "", "been silent"),
+    "hung-device": lambda w: stop_thread(w, "worker tiny/cpu:1", "cpu:1", "been at ", "cluster.lease_seconds=2"),
+    "pause": pause,
+    "restarts": many_restarts,
+    "full-disk": full_disk,
+    "stop-other-daemon": stop_other_daemon,
+    "kill-other-daemon": lambda w: kill_other_daemon(w, w.rng.uniform(4, 6)),
+    "kill-other-daemon-back-at-once": lambda w: kill_other_daemon(w, 0),
+    "kill-first-daemon-back-at-once": kill_first_daemon,
+    "cut-link-to-targets": lambda w: cut(w, ["alpha/cpu:1"]),
+    "cut-link-between-trainers": lambda w: cut(w, ["alpha/cpu:1", "beta/cpu:1"]),
+    "lose-one-way-from-first": lambda w: one_way(w, "alpha"),
+    "lose-one-way-to-first": lambda w: one_way(w, "beta"),
+}
+SHORT = ["kill-trainer", "stop-target", "hung-device", "cut-link-to-targets", "kill-first-daemon-back-at-once"]
+# Killed at once, so that nothing is to be found by silence.
+BY_SILENCE = ("stop-", "stuck-", "cut-", "lose-")
+
+
+def run_one(name: str, options: argparse.Namespace, directory: Path, seed: int) -> bool:
+    world = World(options, directory, random.Random(seed))
+    verdict = "ok"
+    try:
+        SCENARIOS[name](world)
+    except (Failed, OSError, subprocess.SubprocessError) as error:
+        verdict = f"FAILED (seed {seed}): {error}"
+    finally:
+        world.close()
+    result = world.result
+    if verdict == "ok" and name.startswith(BY_SILENCE) and result.detected_s and result.detected_s > DETECT_S:
+        verdict = "ok, late: the machine is busy" if options.patient else f"FAILED: seen after {result.detected_s:.1f} s"
+    print(f"{name:34} {seconds(result.detected_s)} {seconds(result.recovered_s)}  "
+          f"{'; '.join([verdict, *result.notes])}", flush=True)
+    if not verdict.startswith("FAILED") and not options.keep:
+        shutil.rmtree(directory, ignore_errors=True)
+    return not verdict.startswith("FAILED")
+
+
+def seconds(value: float | None) -> str:
+    return "       -" if value is None else f"{value:6.2f} s"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", required=True, help="the percheron program")
+    parser.add_argument("--files", required=True, help="the program tiny_files")
+    parser.add_argument("--work", help="directory for everything; default: a temporary one")
+    parser.add_argument("--scenario", action="append", choices=[*SCENARIOS], help="only this; may be repeated")
+    parser.add_argument("--short", action="store_true", help="a few of them")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--patient", action="store_true", help="late detection is no failure: the machine is busy")
+    parser.add_argument("--keep", action="store_true", help="keep the files of what went well, too")
+    options = parser.parse_args()
+    if why := namespaces_work():
+        print(f"skipped: {why}")
+        return SKIPPED
+    work = Path(options.work or tempfile.mkdtemp(prefix="faults-"))
+    seed = options.seed if options.seed is not None else random.randrange(1 << 30)
+    print(f"seed {seed}, files in {work}")
+    print(f"{'scenario':34} {'detected':>8} {'recovered':>9} result")
+    names = options.scenario or (SHORT if options.short else [*SCENARIOS])
+    well = True
+    for number in range(options.rounds):
+        for name in names:
+            well = run_one(name, options, work / f"{number}-{name}", seed + number) and well
+    if well and options.work is None:
+        shutil.rmtree(work, ignore_errors=True)
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
