@@ -155,6 +155,19 @@ double stop_seconds(const Status& status, const RunEnvironment& environment) {
                  : std::max(environment.stop_seconds, environment.stall_seconds);
 }
 
+void end_actors(caf::actor_system& system, Peers& peers) {
+  for (const caf::actor* actor : {&peers.supervisor, &peers.sampler, &peers.mailbox}) {
+    caf::anon_send_exit(*actor, caf::exit_reason::user_shutdown);
+  }
+  for (const auto* actors : {&peers.targets, &peers.trainers}) {
+    for (const caf::actor& actor : actors->all()) {
+      caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+    }
+  }
+  system.await_all_actors_done();
+  peers.clear();
+}
+
 }  // namespace
 
 ActorSystemConfig::ActorSystemConfig() {
@@ -283,16 +296,7 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
     for (const auto& worker : parts.workers) worker->stop();
     disk.stop();
     if (remote) remote->stop();
-    for (const caf::actor* actor : {&peers->supervisor, &peers->sampler, &peers->mailbox}) {
-      caf::anon_send_exit(*actor, caf::exit_reason::user_shutdown);
-    }
-    for (const auto* actors : {&peers->targets, &peers->trainers}) {
-      for (const caf::actor& actor : actors->all()) {
-        caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
-      }
-    }
-    system.await_all_actors_done();
-    peers->clear();
+    end_actors(system, *peers);
     ended.summary.counters.emplace_back("step_reports_dropped_since_start", observer.dropped());
     observer.on_end(ended.summary);
     outcome = ended.status.ok() ? Result<RunSummary>(ended.summary) : ended.status;
