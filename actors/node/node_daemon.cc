@@ -96,7 +96,8 @@ void NodeDaemon::read_from(const ChildPtr& child) {
     Result<ReceivedFrame> received = child->link->receive();
     if (!received.ok()) {
       const std::lock_guard lock(mutex_);
-      if (received.status().code() == StatusCode::kDataLoss) {
+      // Without its link it is of no use: only its end closes the link in order.
+      if (received.status().code() != StatusCode::kUnavailable) {
         log_error("{}: {}", child->link->peer(), received.status().message());
         child->kill_at = now();
       }
