@@ -264,7 +264,8 @@ def pause(world: World) -> None:
     begin, first = time.monotonic(), run.step()
     run.wait_step(first + 20)
     step_ms = 1000 * (time.monotonic() - begin) / (run.step() - first)
-    world.result.notes.append(f"a pause took {1000 * statistics.median(waits):.0f} ms more than a question, a step {step_ms:.0f} ms")
+    pause_ms = 1000 * statistics.median(waits)
+    world.result.notes.append(f"a pause took {pause_ms:.0f} ms more than a question, a step {step_ms:.0f} ms")
     world.check_end(run)
 
 
@@ -295,16 +296,13 @@ def stop_other_daemon(world: World) -> None:
               lambda beta: os.kill(beta.pid, signal.SIGCONT), world.rng.uniform(0, 3))
 
 
-def kill_other_daemon(world: World, wait_s: float) -> None:
-    def restart(beta: Daemon) -> None:
-        beta.kill()
-        time.sleep(wait_s)
-        beta.start()
-
+def restart_other_daemon(world: World) -> None:
+    """Killed and back before its silence is noticed."""
     alpha, beta, run = two_machines(world, ["alpha/cpu:1", "beta/cpu:1"])
     since = alpha.log.stat().st_size
     begin = time.monotonic()
-    restart(beta)
+    beta.kill()
+    beta.start()
     world.recovered_from(run, begin, lambda: alpha.said("node beta at", since))
     world.check_end(run, same_bits=False)
 
@@ -349,8 +347,8 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "restarts": many_restarts,
     "full-disk": full_disk,
     "stop-other-daemon": stop_other_daemon,
-    "kill-other-daemon": lambda w: kill_other_daemon(w, w.rng.uniform(4, 6)),
-    "kill-other-daemon-back-at-once": lambda w: kill_other_daemon(w, 0),
+    "kill-other-daemon": lambda w: lose_beta(w, ["alpha/cpu:1", "beta/cpu:1"], Daemon.kill, Daemon.start, w.rng.uniform(0, 3)),
+    "kill-other-daemon-back-at-once": restart_other_daemon,
     "kill-first-daemon-back-at-once": kill_first_daemon,
     "cut-link-to-targets": lambda w: cut(w, ["alpha/cpu:1"]),
     "cut-link-between-trainers": lambda w: cut(w, ["alpha/cpu:1", "beta/cpu:1"]),
@@ -397,6 +395,7 @@ def main() -> int:
     parser.add_argument("--patient", action="store_true", help="late detection is no failure: the machine is busy")
     parser.add_argument("--keep", action="store_true", help="keep the files of what went well, too")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # Namespaces and daemons are cleared away.
     if why := namespaces_work():
         print(f"skipped: {why}")
         return SKIPPED
