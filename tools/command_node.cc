@@ -17,7 +17,9 @@
 #include "actors/node/process_output.h"
 #include "base/clock.h"
 #include "base/file_system.h"
+#include "base/log.h"
 #include "data/directory_lock.h"
+#include "data/transport/file_descriptor.h"
 #include "data/transport/random_bytes.h"
 #include "data/transport/unix_listener.h"
 #include "tools/cluster_access.h"
@@ -31,6 +33,7 @@
 namespace percheron {
 namespace {
 
+constexpr uint64_t kFilesMin = 8192;     // open at once
 constexpr double kShutDownSeconds = 60;  // that runs get to write a checkpoint
 
 struct NodeArguments {
@@ -124,6 +127,13 @@ Status run_node(const NodeArguments& arguments) {
   }
   const DeviceBook devices(options.program);
   const CatchStopSignals catching;
+  PERCHERON_ASSIGN_OR_RETURN(const uint64_t files_max, raise_descriptor_limit());
+  if (files_max < kFilesMin) {
+    log_warning(
+        "this process may have {} files open, and each micro-batch whose features wait is one: "
+        "raise the limit (ulimit -Hn, LimitNOFILE of systemd) to {} at least",
+        files_max, kFilesMin);
+  }
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<NodeDaemon> daemon,
                              NodeDaemon::start(options, files, system_clock()));
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<PeerNetwork> peers,

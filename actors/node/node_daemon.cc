@@ -97,7 +97,8 @@ void NodeDaemon::read_from(const ChildPtr& child) {
     if (!received.ok()) {
       const std::lock_guard lock(mutex_);
       // Without its link it is of no use: only its end closes the link in order.
-      if (received.status().code() != StatusCode::kUnavailable) {
+      const StatusCode code = received.status().code();
+      if (code != StatusCode::kUnavailable && code != StatusCode::kCancelled) {
         log_error("{}: {}", child->link->peer(), received.status().message());
         child->kill_at = now();
       }

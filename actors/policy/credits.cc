@@ -8,8 +8,8 @@
 
 namespace percheron {
 
-Credits::Credits(std::vector<uint64_t> bytes_max) {
-  for (uint64_t limit : bytes_max) nodes_.push_back({limit, 0, 0, {}});
+Credits::Credits(std::vector<uint64_t> bytes_max, int64_t ahead_max) : ahead_max_(ahead_max) {
+  for (uint64_t limit : bytes_max) add_node(limit);
 }
 
 Status Credits::check_limit(uint64_t bytes_max, uint64_t step_bytes) {
@@ -24,6 +24,7 @@ bool Credits::try_grant(int node, const WorkUnit& unit, int64_t open_step) {
   PERCHERON_CHECK(grants_.count(unit.id) == 0, "a micro-batch holds one credit");
   Node& place = nodes_[node];
   if (place.in_use + unit.bytes > place.bytes_max) return false;
+  if (ahead_max_ > 0 && place.units >= ahead_max_ && unit.step > open_step) return false;
   step_bytes_.erase(step_bytes_.begin(), step_bytes_.lower_bound(open_step));
   step_bytes_[unit.step] = unit.step_bytes;
   // For every earlier open step: all of it must fit beside what later steps hold here.
@@ -37,6 +38,7 @@ bool Credits::try_grant(int node, const WorkUnit& unit, int64_t open_step) {
   }
   place.in_use += unit.bytes;
   place.peak = std::max(place.peak, place.in_use);
+  ++place.units;
   place.by_step[unit.step] += unit.bytes;
   grants_[unit.id] = {node, unit};
   return true;
@@ -48,6 +50,7 @@ void Credits::release(MicroBatchId id) {
   Node& place = nodes_[grant->second.node];
   const WorkUnit& unit = grant->second.unit;
   place.in_use -= unit.bytes;
+  --place.units;
   const auto step = place.by_step.find(unit.step);
   step->second -= unit.bytes;
   if (step->second == 0) place.by_step.erase(step);
@@ -56,6 +59,7 @@ void Credits::release(MicroBatchId id) {
 
 void Credits::node_lost(int node) {
   nodes_[node].in_use = 0;
+  nodes_[node].units = 0;
   nodes_[node].by_step.clear();
   std::erase_if(grants_, [node](const auto& entry) { return entry.second.node == node; });
 }

@@ -34,10 +34,11 @@ class CreditSource {
 /// features of later steps never lock out the ones that free them.
 class Credits final : public CreditSource {
  public:
-  /// `bytes_max`: the limit of each node.
-  explicit Credits(std::vector<uint64_t> bytes_max);
+  /// `bytes_max`: the limit of each node. `ahead_max`: so many micro-batches at most on a node
+  /// before one of a step that is not open yet gets credit there; 0 = any number.
+  explicit Credits(std::vector<uint64_t> bytes_max, int64_t ahead_max = 0);
   /// One more node, with the next number.
-  void add_node(uint64_t bytes_max) { nodes_.push_back({bytes_max, 0, 0, {}}); }
+  void add_node(uint64_t bytes_max) { nodes_.push_back({bytes_max, 0, 0, 0, {}}); }
   int nodes() const { return static_cast<int>(nodes_.size()); }
 
   /// kInvalidArgument, naming features.bytes_max and the least value that works, if a step of
@@ -56,6 +57,7 @@ class Credits final : public CreditSource {
     uint64_t bytes_max = 0;
     uint64_t in_use = 0;
     uint64_t peak = 0;
+    int64_t units = 0;                    // micro-batches
     std::map<int64_t, uint64_t> by_step;  // bytes held, per step
   };
   struct Grant {
@@ -63,6 +65,7 @@ class Credits final : public CreditSource {
     WorkUnit unit;
   };
 
+  const int64_t ahead_max_;
   std::vector<Node> nodes_;
   std::map<MicroBatchId, Grant> grants_;
   std::map<int64_t, uint64_t> step_bytes_;  // of every step that a grant was given for, and open

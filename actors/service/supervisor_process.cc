@@ -43,11 +43,15 @@ class ReleasedFeatures final : public FeatureExchange {
   const Release release_;
 };
 
+// A daemon keeps each micro-batch as a file of its own, and may have some thousands open.
+constexpr int64_t kMicroBatchesAhead = 4096;
+
 // Credits of the stores of several nodes. Held-out features are kept apart: their size was checked
 // at the start.
 class NodeCredits final : public CreditSource {
  public:
-  explicit NodeCredits(uint64_t bytes_max) : bytes_max_(bytes_max), credits_({}) {}
+  explicit NodeCredits(uint64_t bytes_max)
+      : bytes_max_(bytes_max), credits_({}, kMicroBatchesAhead) {}
 
   std::shared_ptr<const GrantedBytes> granted() const { return granted_; }
 

@@ -1,6 +1,7 @@
 #include "data/transport/file_descriptor.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,6 +48,14 @@ Result<FileDescriptor> FileDescriptor::duplicate() const {
   const int fd = ::fcntl(fd_, F_DUPFD_CLOEXEC, 0);
   if (fd < 0) return os_error("duplicate a file descriptor", errno);
   return FileDescriptor(fd);
+}
+
+Result<uint64_t> raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return os_error("ask for the limit of files", errno);
+  limit.rlim_cur = limit.rlim_max;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return os_error("raise the limit of files", errno);
+  return limit.rlim_cur;
 }
 
 Status os_error(std::string_view action, int error) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <utility>
 
 #include "base/status.h"
@@ -34,6 +35,9 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+/// Lets this process have as many descriptors open as the system allows it; returns how many.
+Result<uint64_t> raise_descriptor_limit();
 
 /// What the operating system said (`error` is an errno), after "cannot `action`: ", with the code
 /// that callers go by: kResourceExhausted for memory and tables that are full, kUnavailable for

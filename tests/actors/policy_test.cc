@@ -78,6 +78,19 @@ TEST(Credits, NoGrantBeyondTheLimitAndReleaseMakesRoom) {
   EXPECT_EQ(credits.peak(0), 100u);
 }
 
+TEST(Credits, OnlySoManyMicroBatchesOfLaterStepsAreAhead) {
+  Credits credits({100}, 3);
+  for (int64_t index = 0; index < 3; ++index) {
+    EXPECT_TRUE(credits.try_grant(0, {{0, index}, index, 1, 1}, 0)) << index;
+  }
+  EXPECT_FALSE(credits.try_grant(0, {{0, 3}, 1, 1, 1}, 0));
+  EXPECT_TRUE(credits.try_grant(0, {{0, 4}, 0, 1, 1}, 0)) << "the open step goes on";
+  credits.release({0, 0});
+  EXPECT_FALSE(credits.try_grant(0, {{0, 3}, 1, 1, 1}, 0));
+  credits.node_lost(0);
+  EXPECT_TRUE(credits.try_grant(0, {{0, 3}, 1, 1, 1}, 0));
+}
+
 TEST(Credits, LaterStepsLeaveRoomForWhatTheOpenStepHoldsElsewhere) {
   Credits credits({100, 100});
   EXPECT_TRUE(credits.try_grant(1, {{0, 0}, 0, 60, 60}, 0));
