@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <utility>
 
 #include "base/random.h"
 #include "tests/actors/simulated_run.h"
@@ -12,7 +14,7 @@ namespace {
 struct Shape {
   int targets = 1, trainers = 1, nodes = 1;
   int64_t per_step = 3, held_out = 0;
-  bool fixed = false;
+  proto::Mailbox::Assignment assignment = proto::Mailbox::STEALING;
   int64_t every_steps = 0;
 };
 
@@ -22,7 +24,7 @@ std::shared_ptr<const RunSetup> setup_of(const Shape& shape) {
       {.held_out = shape.held_out, .epochs = 3, .micro_batches_per_step = shape.per_step});
   run.mutable_evaluate()->set_every_steps(shape.held_out > 0 ? 2 : 0);
   run.mutable_checkpoint()->set_every_steps(shape.every_steps);
-  if (shape.fixed) run.mutable_mailbox()->set_assignment(proto::Mailbox::FIXED);
+  run.mutable_mailbox()->set_assignment(shape.assignment);
   place(run, shape.targets, shape.trainers);
   auto setup = resolve_run(run, system_files());
   EXPECT_TRUE(setup.ok()) << setup.status().message();
@@ -30,10 +32,18 @@ std::shared_ptr<const RunSetup> setup_of(const Shape& shape) {
 }
 
 const std::vector<Shape>& shapes() {
-  static const std::vector<Shape> list = {{1, 1, 1, 3, 0, false, 2}, {2, 1, 1, 2, 4, false, 0},
-                                          {1, 2, 1, 4, 0, false, 3}, {3, 2, 1, 3, 4, true, 0},
-                                          {2, 3, 1, 5, 4, false, 4}, {4, 4, 2, 3, 0, false, 2},
-                                          {3, 3, 3, 4, 4, false, 3}, {5, 3, 2, 1, 4, true, 5}};
+  constexpr auto kStealing = proto::Mailbox::STEALING;
+  constexpr auto kFixed = proto::Mailbox::FIXED;
+  static const std::vector<Shape> list = {{1, 1, 1, 3, 0, kStealing, 2},
+                                          {2, 1, 1, 2, 4, kStealing, 0},
+                                          {1, 2, 1, 4, 0, kStealing, 3},
+                                          {3, 2, 1, 3, 4, kFixed, 0},
+                                          {2, 3, 1, 5, 4, kStealing, 4},
+                                          {4, 4, 2, 3, 0, kStealing, 2},
+                                          {3, 3, 3, 4, 4, kStealing, 3},
+                                          {5, 3, 2, 1, 4, kFixed, 5},
+                                          {5, 3, 2, 4, 0, proto::Mailbox::ROUND_ROBIN, 3},
+                                          {2, 3, 1, 5, 4, proto::Mailbox::PER_TRAINER_QUEUE, 4}};
   return list;
 }
 
@@ -45,50 +55,83 @@ std::string violations_of(const SimulatedOutcome& outcome) {
   return text;
 }
 
-// Invariants 1, 2, 3, 5, 7, 8 and 9, no dead-lock, and evaluations and checkpoints that are whole,
-// whatever dies when, whatever is held, and whoever hears of it late.
+constexpr uint64_t kSeed = 20251130;
+
+// Every third world knows only deaths, the others all faults; the first of each shape knows none.
+// In a fifth of the others workers are added and taken out, too.
+SimulatedWorld world_of(uint64_t number) {
+  static const std::vector<std::shared_ptr<const RunSetup>> setups = [] {
+    std::vector<std::shared_ptr<const RunSetup>> made;
+    for (const Shape& shape : shapes()) made.push_back(setup_of(shape));
+    return made;
+  }();
+  const size_t s = number % shapes().size();
+  const uint64_t round = number / shapes().size();
+  SimulatedWorld world{setups[s], shapes()[s].nodes};
+  world.seed = Random::keyed(kSeed, "world", number).next();
+  world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
+  if (round == 0) return world;
+  world.faults.deaths = 0.004;
+  if (round % 3 == 0) return world;
+  world.faults.pauses = 0.001;
+  world.faults.delays = round % 2 == 0 ? 0.01 : 0;
+  world.faults.cuts = 0.001;
+  world.faults.connections = 0.001;
+  world.faults.crashes = round % 4 == 1 ? 0.0003 : 0;
+  world.faults.disk = 0.2;
+  world.faults.scales = round % 5 == 2 ? 0.002 : 0;
+  return world;
+}
+
+uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* value = std::getenv(name);
+  return value ? std::strtoull(value, nullptr, 10) : otherwise;
+}
+
+// Invariants 1 to 5 and 7 to 9, no dead-lock, and evaluations and checkpoints that are whole,
+// whatever dies when, whatever is held or cut off, whoever hears of it late, and wherever it ends.
+// PERCHERON_SIMULATED_WORLDS worlds from number PERCHERON_FIRST_WORLD on.
 TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhateverDiesAndComesBack) {
-  const uint64_t seed = 20251130;
-  RecordProperty("seed", std::to_string(seed));
+  const uint64_t first = from_environment("PERCHERON_FIRST_WORLD", 0);
+  const uint64_t worlds = from_environment("PERCHERON_SIMULATED_WORLDS", 400);
   SimulatedOutcome all;
-  int64_t rewinds = 0, changes = 0, recomputed = 0, requeued = 0;
-  for (size_t s = 0; s < shapes().size(); ++s) {
-    const auto setup = setup_of(shapes()[s]);
-    for (uint64_t round = 0; round < 40; ++round) {
-      SCOPED_TRACE(testing::Message() << "shape " << s << " seed " << seed << " round " << round);
-      SimulatedWorld world{setup, shapes()[s].nodes};
-      world.seed = Random::keyed(seed, "world", round).next();
-      world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
-      world.deaths = round == 0 ? 0 : 0.004;
-      world.pauses = round % 3 == 0 ? 0.001 : 0;
-      const SimulatedOutcome outcome = simulate_run(world);
-      ASSERT_EQ(violations_of(outcome), "");
-      ASSERT_EQ(outcome.steps, setup->steps.steps());
-      all.deaths += outcome.deaths;
-      all.late_words += outcome.late_words;
-      all.pauses += outcome.pauses;
-      rewinds += counter(outcome.summary, "rewinds_since_start");
-      changes += counter(outcome.summary, "membership_changes_since_start");
-      recomputed += counter(outcome.summary, "micro_batches_recomputed_since_start");
-      requeued += counter(outcome.summary, "micro_batches_requeued_since_start");
-      if (round == 0) {
-        EXPECT_EQ(counter(outcome.summary, "membership_changes_since_start"), 0);
-        EXPECT_EQ(counter(outcome.summary, "stale_messages_since_start"), 0);
-      }
+  for (uint64_t number = first; number < first + worlds; ++number) {
+    SCOPED_TRACE(testing::Message() << "again: PERCHERON_FIRST_WORLD=" << number
+                                    << " PERCHERON_SIMULATED_WORLDS=1 actors_members_test "
+                                       "--gtest_filter=MembersSimulation.*");
+    const SimulatedWorld world = world_of(number);
+    const SimulatedOutcome outcome = simulate_run(world);
+    ASSERT_EQ(violations_of(outcome), "");
+    ASSERT_EQ(outcome.steps, world.setup->steps.steps());
+    if (number < shapes().size()) {
+      EXPECT_EQ(outcome.membership_changes, 0);
+      EXPECT_EQ(counter(outcome.summary, "stale_messages_since_start"), 0);
     }
+    all.add_before(outcome);
   }
-  std::printf(
-      "%ld deaths, %ld late words, %ld pauses, %ld changes of members, %ld rewinds, "
-      "%ld micro-batches computed again, %ld handed out again\n",
-      static_cast<long>(all.deaths), static_cast<long>(all.late_words),
-      static_cast<long>(all.pauses), static_cast<long>(changes), static_cast<long>(rewinds),
-      static_cast<long>(recomputed), static_cast<long>(requeued));
-  EXPECT_GT(all.deaths, 300) << "the faults must happen";
-  EXPECT_GT(all.late_words, 20);
-  EXPECT_GT(all.pauses, 50);
-  EXPECT_GT(rewinds, 10);
-  EXPECT_GT(recomputed, 100);
-  EXPECT_GT(requeued, 50);
+  const std::pair<const char*, int64_t> counts[] = {
+      {"messages", all.messages},
+      {"deaths", all.deaths},
+      {"words of the dead", all.late_words},
+      {"pauses", all.pauses},
+      {"late messages", all.delays},
+      {"cuts", all.cuts},
+      {"second connections", all.connections},
+      {"workers added", all.added},
+      {"workers taken out", all.retired},
+      {"crashes", all.crashes},
+      {"crashes amid a checkpoint", all.torn},
+      {"checkpoints not written", all.unsaved},
+      {"changes of members", all.membership_changes},
+      {"rewinds", all.rewinds},
+      {"micro-batches computed again", all.recomputed},
+      {"micro-batches handed out again", all.requeued}};
+  std::printf("%ld worlds:\n", static_cast<long>(worlds));
+  for (const auto& [what, count] : counts) {
+    std::printf("  %-30s %ld\n", what, static_cast<long>(count));
+    if (worlds < 400) continue;
+    EXPECT_GT(count, 15) << what << ": the faults must happen";
+  }
 }
 
 // Likewise while workers are added and taken out at random, with deaths in between.
@@ -96,7 +139,6 @@ TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhileWorkersAreAddedAndTake
   const uint64_t seed = 20261201;
   RecordProperty("seed", std::to_string(seed));
   SimulatedOutcome all;
-  int64_t changes = 0;
   for (size_t s = 0; s < shapes().size(); ++s) {
     const auto setup = setup_of(shapes()[s]);
     for (uint64_t round = 0; round < 40; ++round) {
@@ -104,16 +146,14 @@ TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhileWorkersAreAddedAndTake
       SimulatedWorld world{setup, shapes()[s].nodes};
       world.seed = Random::keyed(seed, "world", round).next();
       world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
-      world.scales = 0.004;
-      world.deaths = round % 2 == 0 ? 0 : 0.002;
-      world.pauses = round % 3 == 0 ? 0.001 : 0;
+      world.faults.scales = 0.004;
+      world.faults.deaths = round % 2 == 0 ? 0 : 0.002;
+      world.faults.pauses = round % 3 == 0 ? 0.001 : 0;
       const SimulatedOutcome outcome = simulate_run(world);
       ASSERT_EQ(violations_of(outcome), "");
       ASSERT_EQ(outcome.steps, setup->steps.steps());
-      all.added += outcome.added;
-      all.retired += outcome.retired;
-      changes += counter(outcome.summary, "membership_changes_since_start");
-      if (world.deaths > 0) continue;
+      all.add_before(outcome);
+      if (world.faults.deaths > 0) continue;
       for (const char* nothing :
            {"rewinds_since_start", "micro_batches_recomputed_since_start",
             "micro_batches_requeued_since_start", "checkpoint_failures_since_start"}) {
@@ -124,16 +164,17 @@ TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhileWorkersAreAddedAndTake
   }
   std::printf("%ld workers added, %ld taken out, %ld changes of members\n",
               static_cast<long>(all.added), static_cast<long>(all.retired),
-              static_cast<long>(changes));
+              static_cast<long>(all.membership_changes));
   EXPECT_GT(all.added, 300);
   EXPECT_GT(all.retired, 200);
-  EXPECT_GT(changes, 200);
+  EXPECT_GT(all.membership_changes, 200);
 }
 
 struct Planted {
   const char* name;
   Canary canary;
-  const char* sign;  // in what the checkers say of it
+  const char* sign;         // in what the checkers say of it
+  bool all_faults = false;  // else only deaths
   double scales = 0;
 };
 
@@ -153,8 +194,14 @@ TEST_P(CanaryTest, IsSeen) {
       SimulatedWorld world{setup, shapes()[s].nodes};
       world.seed = Random::keyed(4711, GetParam().name, round).next();
       world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
-      world.deaths = 0.004;
-      world.scales = GetParam().scales;
+      world.faults.deaths = 0.004;
+      world.faults.scales = GetParam().scales;
+      if (GetParam().all_faults) {
+        world.faults.delays = 0.01;
+        world.faults.connections = 0.002;
+        world.faults.crashes = 0.0005;
+        world.faults.disk = 0.3;
+      }
       SCOPED_TRACE(testing::Message() << "shape " << s << " round " << round);
       const SimulatedOutcome whole = simulate_run(world);
       ASSERT_EQ(violations_of(whole), "");
@@ -183,9 +230,17 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"FeaturesGoBeforeTheCommit", Canary::kFeaturesGoBeforeTheCommit,
                 "features that are needed are not in the only store"},
         Planted{"ByteLimitIsIgnored", Canary::kByteLimitIsIgnored, " holds "},
-        Planted{"RetiredTrainerComputes", Canary::kRetiredTrainerComputes, kOtherParameters, 0.004},
+        Planted{"RetiredTrainerComputes", Canary::kRetiredTrainerComputes, kOtherParameters, false,
+                0.004},
         Planted{"EvaluationKeepsTheDead", Canary::kEvaluationKeepsTheDead,
-                "the evaluation of step"}),
+                "the evaluation of step"},
+        Planted{"MessagesOvertake", Canary::kMessagesOvertake, kStandsStill, true},
+        Planted{"SecondConnectionIsNotNoticed", Canary::kSecondConnectionIsNotNoticed, kStandsStill,
+                true},
+        Planted{"FullDiskIsNotNoticed", Canary::kFullDiskIsNotNoticed,
+                "a checkpoint that was written is not there", true},
+        Planted{"CheckpointIsWrittenInPlace", Canary::kCheckpointIsWrittenInPlace,
+                "the run goes on from step", true}),
     [](const testing::TestParamInfo<Planted>& info) { return std::string(info.param.name); });
 
 }  // namespace

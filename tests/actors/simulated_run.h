@@ -24,8 +24,24 @@ enum class Canary {
   kChecksumIsNotCompared,      // and says that they are the others'
   kFeaturesGoBeforeTheCommit,  // a step's features are freed when they are computed
   kByteLimitIsIgnored,
-  kEvaluationKeepsTheDead,  // the share of a dead trainer is waited for
-  kRetiredTrainerComputes,  // the mailbox gives work to a trainer that has left
+  kRetiredTrainerComputes,        // the mailbox gives work to a trainer that has left
+  kEvaluationKeepsTheDead,        // the share of a dead trainer is waited for
+  kMessagesOvertake,              // between the same two ends
+  kSecondConnectionIsNotNoticed,  // a worker that was started anew is taken for the old one
+  kFullDiskIsNotNoticed,          // a checkpoint counts though it could not be written
+  kCheckpointIsWrittenInPlace,    // so that a crash leaves half of it
+};
+
+/// How a world is disturbed: chances, at each delivered message.
+struct SimulatedFaults {
+  double deaths = 0;  // of a worker or a node; a checkpoint finds no space with this chance, too
+  double pauses = 0;  // an order to hold, which is taken back later
+  double delays = 0;  // a message takes up to half a second more; links keep their order
+  double cuts = 0;    // a worker or a node is cut off for a while, heard of or not
+  double connections = 0;  // a worker is started anew before its loss is known
+  double scales = 0;       // a worker is added, or one is taken out
+  double crashes = 0;      // everything ends and goes on from the newest checkpoint
+  double disk = 0;         // of a checkpoint, not a message: full, failing, slow
 };
 
 /// A small world: what the run is, how it is disturbed, and what is wrong with it.
@@ -33,9 +49,7 @@ struct SimulatedWorld {
   std::shared_ptr<const RunSetup> setup;
   int nodes = 1;              // workers are spread over them in turn
   uint64_t bytes_max = 1000;  // of features on a node; every micro-batch has one byte
-  double deaths = 0;          // chance of a death at each delivered message
-  double scales = 0;          // likewise of a worker that is added, or of one that is taken out
-  double pauses = 0;          // likewise of an order to hold, which is taken back later
+  SimulatedFaults faults = {};
   uint64_t seed = 1;
   Canary canary = Canary::kNone;
 };
@@ -43,17 +57,26 @@ struct SimulatedWorld {
 struct SimulatedOutcome {
   std::optional<Status> end;
   std::vector<std::string> violations;  // of the invariants, as an onlooker sees them
-  int64_t added = 0, retired = 0;
   int64_t deaths = 0, late_words = 0, pauses = 0, messages = 0;
+  int64_t delays = 0, cuts = 0, connections = 0, crashes = 0;
+  int64_t added = 0, retired = 0;     // workers
+  int64_t targets = 0, trainers = 0;  // that have a place, of the last life
+  int64_t torn = 0;                   // crashes in the middle of a checkpoint
+  int64_t unsaved = 0;                // checkpoints that could not be written
+  int64_t rewinds = 0, membership_changes = 0, recomputed = 0, requeued = 0;
   int64_t steps = 0;
   int64_t refused = 0;  // newcomers whose parameters were other than the members'
-  RunSummary summary;
+  RunSummary summary;   // of the last life
+
+  /// What the life before has seen.
+  void add_before(const SimulatedOutcome& before);
 };
 
 /// Runs the real supervisor and policies with simulated workers over a network that delays every
 /// message by its own time (in order between two ends), under a virtual clock. Workers die at any
 /// moment, are known to be dead later, and come back later still; words of the dead still arrive.
-/// Others are added, and some of them taken out again.
+/// Others are added, and some taken out. After a crash the run begins again with what is on the
+/// disk, and with the workers that had a place.
 SimulatedOutcome simulate_run(const SimulatedWorld& world);
 
 }  // namespace percheron

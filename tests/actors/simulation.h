@@ -12,19 +12,16 @@
 #include <vector>
 
 #include "actors/policy/credits.h"
+#include "actors/policy/idle_targets.h"
 #include "actors/policy/mailbox_policy.h"
 #include "actors/policy/sampler_policy.h"
 #include "actors/run_supervisor.h"
 #include "base/random.h"
+#include "tests/actors/simulated_disk.h"
 #include "tests/actors/simulated_run.h"
+#include "tests/actors/simulated_trainer.h"
 
 namespace percheron {
-
-/// What a trainer has learnt: the micro-batches of each step, with how often each was added.
-using Sums = std::map<MicroBatchId, int>;
-using Parameters = std::vector<Sums>;
-
-uint32_t checksum_of(const Parameters& parameters);
 
 class VirtualClock final : public Clock {
  public:
@@ -35,18 +32,32 @@ class VirtualClock final : public Clock {
 
 inline constexpr int64_t kMillisecond = 1'000'000;
 inline constexpr uint64_t kSlowestMessage = 5;  // milliseconds
+inline constexpr uint64_t kLongestDelay = 500;  // likewise, of one that is late
 
 /// Messages under way: each has a time of its own, those between the same two ends keep their
-/// order.
+/// order. Some are late; an end that is cut off is heard again, and hears, when that is over.
 class Network {
  public:
-  Network(VirtualClock& clock, Random random) : clock_(clock), random_(random) {}
+  Network(VirtualClock& clock, Random random, double delays, Canary canary)
+      : clock_(clock), random_(random), delays_(delays), canary_(canary) {}
 
   void send(const std::string& from, const std::string& to, std::function<void()> deliver) {
     int64_t& last = last_[from + ">" + to];
-    last = std::max(last + 1, clock_.now + delay(kSlowestMessage));
-    at(last, std::move(deliver));
+    int64_t time = clock_.now + (in_one_process(from, to) ? kMillisecond : delay(kSlowestMessage));
+    if ((is_worker(from) || is_worker(to)) && delays_ > 0 && random_.uniform() < delays_) {
+      time += delay(kLongestDelay);
+      ++delayed_;
+    }
+    time = std::max({time, cut_until(from), cut_until(to)});
+    if (canary_ != Canary::kMessagesOvertake) time = std::max(time, last + 1);
+    last = time;
+    at(time, std::move(deliver));
   }
+  void cut(const std::string& end, int64_t until) {
+    int64_t& time = cut_until_[end];
+    time = std::max(time, until);
+  }
+  int64_t delayed() const { return delayed_; }
   void after(int64_t milliseconds, std::function<void()> call) {
     at(clock_.now + milliseconds * kMillisecond, std::move(call));
   }
@@ -68,10 +79,28 @@ class Network {
   }
 
  private:
+  // Supervisor, sampler and mailbox are: what one sends the other is there before what it causes
+  // the third to send.
+  static bool in_one_process(const std::string& from, const std::string& to) {
+    const auto decides = [](const std::string& end) {
+      return end == "supervisor" || end == "sampler" || end == "mailbox";
+    };
+    return decides(from) && decides(to);
+  }
+  static bool is_worker(const std::string& end) {
+    return end.starts_with("trainer") || end.starts_with("target");
+  }
+  int64_t cut_until(const std::string& end) const {
+    const auto cut = cut_until_.find(end);
+    return cut == cut_until_.end() ? 0 : cut->second;
+  }
+
   VirtualClock& clock_;
   Random random_;
-  int64_t order_ = 0;
-  std::map<std::string, int64_t> last_;
+  const double delays_;
+  const Canary canary_;
+  int64_t order_ = 0, delayed_ = 0;
+  std::map<std::string, int64_t> last_, cut_until_;
   std::map<std::pair<int64_t, int64_t>, std::function<void()>> events_;
 };
 
@@ -98,7 +127,8 @@ std::vector<int> numbers(size_t count);
 /// What simulate_run() runs. Its sampler and mailbox do with the policies what the actors do.
 class Simulation final : public RunOrders, public RunObserver {
  public:
-  explicit Simulation(const SimulatedWorld& world);
+  /// `disk` is borrowed. `life`: how often everything has crashed before.
+  Simulation(const SimulatedWorld& world, SimulatedDisk& disk, uint64_t life);
   SimulatedOutcome run();
 
   // --- RunObserver
@@ -127,6 +157,7 @@ class Simulation final : public RunOrders, public RunObserver {
   }
   void evaluate(const Trainers& members, int64_t step, int64_t round) override;
   void snapshot(int trainer, int64_t step) override {
+    source_ = trainer;
     to_trainer("supervisor", trainer, [=, this](Trainer& me) { take_snapshot(me, step); });
   }
   void regroup(const Trainers& members, int64_t membership) override;
@@ -142,7 +173,11 @@ class Simulation final : public RunOrders, public RunObserver {
   void target_ready(int target) override {
     to_sampler("supervisor", [this, target] { lost_targets_.erase(target), target_idle(target); });
   }
-  void worker_added(WorkerKind, int, int) override {}  // Nodes are known by the numbers.
+  void worker_added(WorkerKind kind, int, int node) override {
+    if (kind == WorkerKind::kTarget) {
+      to_sampler("supervisor", [this, node] { idle_targets_.add_target(node); });
+    }
+  }
   void worker_retired(WorkerKind kind, int number) override {
     if (kind == WorkerKind::kTarget) {
       to_sampler("supervisor", [this, number] { retire_target(number); });
@@ -159,12 +194,19 @@ class Simulation final : public RunOrders, public RunObserver {
   void finish(const Status& status) override { outcome_.end = status; }
 
  private:
+  // Of a worker in the run.
+  struct Place {
+    bool admitted = true;  // the supervisor knows it
+    bool retired = false;  // and that it is to leave
+    bool ends = false;     // it has left, and its process ends
+  };
   struct Trainer {
     int number = 0;
     int64_t life = 0;  // grows when it is started again
     bool alive = true;
-    bool member = true;  // as far as it knows
-    bool admitted = true, retired = false, gone = false;
+    bool member = true;     // as far as it knows
+    bool given_up = false;  // while it still works
+    Place place = {};
     int64_t membership = 0;
     Sums sums;
     Parameters parameters;
@@ -174,7 +216,7 @@ class Simulation final : public RunOrders, public RunObserver {
   struct Target {
     int64_t life = 0;
     bool alive = true;
-    bool admitted = true, retired = false, gone = false;
+    Place place = {};
   };
   struct Group {
     std::vector<int> members;
@@ -182,7 +224,11 @@ class Simulation final : public RunOrders, public RunObserver {
   };
 
   int node_of(int worker) const { return worker % world_.nodes; }
+  std::vector<int> target_nodes() const;
   static std::string name(int trainer) { return "trainer" + std::to_string(trainer); }
+  std::string target_name(int target, int64_t life) const {
+    return "target" + std::to_string(target) + "." + std::to_string(life);
+  }
   void violate(const std::string& what) {
     if (outcome_.violations.size() < 20) outcome_.violations.push_back(what);
   }
@@ -224,7 +270,7 @@ class Simulation final : public RunOrders, public RunObserver {
   std::optional<WorkUnit> next_unit();
   void target_idle(int target) {
     if (retiring_targets_.count(target) != 0) return let_go(target);
-    if (lost_targets_.count(target) == 0) idle_targets_.insert(target);
+    if (lost_targets_.count(target) == 0) idle_targets_.add(target);
     pump_sampler();
   }
   void pump_sampler();
@@ -239,13 +285,7 @@ class Simulation final : public RunOrders, public RunObserver {
   void report_exhausted();
 
   // --- mailbox
-  bool is_member(int trainer) const {
-    const std::vector<int>& members = mailbox_.members();
-    return std::find(members.begin(), members.end(), trainer) != members.end();
-  }
-  void wait_in_line(int trainer) {
-    if (is_member(trainer)) idle_trainers_.insert(trainer);
-  }
+  void wait_in_line(int trainer) { mailbox_.wait(trainer, node_of(trainer)); }
   void pump_mailbox();
   void computed(int trainer, MicroBatchId id, int64_t lease);
   void unreadable(int trainer, MicroBatchId id, int64_t lease);
@@ -270,23 +310,46 @@ class Simulation final : public RunOrders, public RunObserver {
   void reduce(Trainer& me, int64_t step, int64_t membership);
   void apply(Trainer& me, int64_t step, int64_t round);
   void take_snapshot(Trainer& me, int64_t step);
+  void write_snapshot(int trainer, int64_t life, bool elsewhere, const RunProgress& progress);
+  void report_checkpoint(int64_t step, const Result<std::string>& path);
   void restore(Trainer& me, int64_t step, const std::string& path, int64_t round);
   void idle(const Trainer& me) {
     to_mailbox(name(me.number),
                [this, number = me.number] { wait_in_line(number), pump_mailbox(); });
   }
 
-  // --- faults
+  // --- faults, in simulation_faults.cc
   void disturb();
+  bool happens(double chance) { return chance > 0 && random_.uniform() < chance; }
   /// False if it was dead.
   bool kill(WorkerKind kind, int number);
   void kill_and_tell(WorkerKind kind, int number);
+  /// Its state is that of one that has just begun.
+  void begin_life(WorkerKind kind, int number);
+  int64_t life_of(WorkerKind kind, int number) const;
+  bool is_alive(WorkerKind kind, int number) const;
+  /// Tells the supervisor that this life of a worker is over, and brings the worker back.
+  void lose(WorkerKind kind, int number, int64_t life);
+  void tell_lost(WorkerKind kind, int number);
   void bring_back(WorkerKind kind, int number);
   void bring_back_later(WorkerKind kind, int number);
   void kill_node(int node);
+  void cut_off(WorkerKind kind, int number);
+  void connect_again(WorkerKind kind, int number);
+  /// Of both kinds; on a node, or all.
+  std::vector<std::pair<WorkerKind, int>> workers(std::optional<int> node) const;
+  std::pair<WorkerKind, int> any_worker();
+  int any_node();
+  void crash();
+  Result<std::string> write_to_disk(const Parameters& parameters, const RunProgress& progress);
+
+  // --- workers that come and go, in simulation_scale.cc
   void scale();
-  void add(WorkerKind kind);
-  void retire(WorkerKind kind);
+  void add_worker(WorkerKind kind);
+  void retire_worker(WorkerKind kind);
+  Place& place_of(WorkerKind kind, int number);
+  /// Of all that were added and are not to leave.
+  std::vector<int> placed(WorkerKind kind);
 
   // --- checkers
   void check_step(const StepReport& report);
@@ -306,12 +369,16 @@ class Simulation final : public RunOrders, public RunObserver {
   std::unique_ptr<RunSupervisor> supervisor_;
   std::vector<Target> targets_;
   std::vector<Trainer> trainers_;
-  std::set<int> idle_targets_, lost_targets_, retiring_targets_, idle_trainers_;
+  IdleTargets idle_targets_;
+  std::set<int> lost_targets_, retiring_targets_;
   int64_t rewinds_ = 0, mailbox_rewinds_ = 0;
   std::map<int64_t, Group> groups_;
   std::map<MicroBatchId, int> store_;  // features and their node
-  std::map<std::string, Parameters> disk_;
-  std::optional<Parameters> snapshot_;
+  SimulatedDisk& disk_;
+  bool crashed_ = false;
+  std::map<int, Parameters> snapshots_;       // the last of each trainer
+  int source_ = 0;                            // the trainer whose snapshot is wanted
+  std::optional<int64_t> written_elsewhere_;  // the step that it writes in its own process
   std::map<std::string, int64_t> epoch_ends_;
   std::map<int64_t, int64_t> measured_;  // held-out micro-batches, per round
   int64_t evaluation_step_ = -1, evaluation_round_ = -1;

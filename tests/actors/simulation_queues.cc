@@ -22,20 +22,18 @@ std::optional<WorkUnit> Simulation::next_unit() {
 }
 
 void Simulation::pump_sampler() {
-  for (int target : std::set<int>(idle_targets_)) {
-    const auto production = sampler_.next(target, node_of(target), 0);
-    if (!production) continue;
-    idle_targets_.erase(target);
+  while (const auto next = idle_targets_.next(sampler_, 0)) {
+    const int target = next->first;
+    const Production production = next->second;
     to_supervisor("sampler",
-                  [=, this] { supervisor_->target_work(target, production->unit.id, true, 0, 0); });
+                  [=, this] { supervisor_->target_work(target, production.unit.id, true, 0, 0); });
     const int64_t life = targets_[static_cast<size_t>(target)].life;
     network_.after(1 + network_.delay(40) / kMillisecond, [=, this] {
       Target& me = targets_[static_cast<size_t>(target)];
       const bool late = !me.alive || me.life != life;
       if (late && random_.below(2)) return;  // Else a word of the dead.
       outcome_.late_words += late ? 1 : 0;
-      to_sampler("target" + std::to_string(target) + "." + std::to_string(life),
-                 [=, this] { produced(target, *production); });
+      to_sampler(target_name(target, life), [=, this] { produced(target, production); });
     });
   }
   report_exhausted();
@@ -54,6 +52,7 @@ void Simulation::produced(int target, const Production& production) {
     ticket.id = id;
     ticket.step = production.unit.step;
     ticket.node = ticket.home = node_of(target);
+    ticket.target = target;
     to_mailbox("sampler", [this, ticket] {
       if (mailbox_.put(ticket) == MailboxPolicy::Put::kDuplicate) violate("a ticket comes twice");
       pump_mailbox();
@@ -65,7 +64,7 @@ void Simulation::produced(int target, const Production& production) {
 void Simulation::retire_target(int target) {
   if (lost_targets_.count(target) != 0) return;
   retiring_targets_.insert(target);
-  idle_targets_.erase(target);
+  idle_targets_.remove(target);
   if (!sampler_.target_has_leases(target)) let_go(target);
 }
 
@@ -79,7 +78,8 @@ void Simulation::let_go(int target) {
 void Simulation::lose_target(int target) {
   lost_targets_.insert(target);
   retiring_targets_.erase(target);
-  idle_targets_.erase(target);
+  idle_targets_.remove(target);
+  idle_targets_.room_changed();
   if (world_.canary == Canary::kTargetLeaseIsForgotten) return;
   const auto count = static_cast<int64_t>(sampler_.target_lost(target));
   to_supervisor("sampler", [=, this] { supervisor_->queued_again(WorkerKind::kTarget, count); });
@@ -90,6 +90,7 @@ void Simulation::lose_node(int node) {
   sampler_.leases_of_node_lost(node);
   std::erase_if(store_, [node](const auto& entry) { return entry.second == node; });
   to_mailbox("sampler", [this, node] { produce_again(mailbox_.node_lost(node)); });
+  idle_targets_.room_changed();
   pump_sampler();
 }
 
@@ -98,6 +99,7 @@ void Simulation::produce_again(const std::vector<MicroBatchId>& ids) {
   to_sampler("mailbox", [this, ids, rewinds = mailbox_rewinds_] {
     if (rewinds != rewinds_) return;
     for (MicroBatchId id : ids) sampler_.produce_again(id);
+    idle_targets_.room_changed();
     pump_sampler();
   });
 }
@@ -116,6 +118,7 @@ void Simulation::rewind_sampler(int64_t step) {
     to_supervisor("mailbox", [this, step] { supervisor_->rewound(step); });
   });
   sampler_.set_open_step(step);
+  idle_targets_.room_changed();
   pump_sampler();
 }
 
@@ -125,6 +128,7 @@ void Simulation::free_step(const PlannedStep& range) {
     store_.erase({range.epoch, i});
   }
   sampler_.set_open_step(range.step + 1);
+  idle_targets_.room_changed();
   pump_sampler();
 }
 
@@ -138,18 +142,17 @@ void Simulation::report_exhausted() {
 // --- mailbox -------------------------------------------------------------------------------------
 
 void Simulation::pump_mailbox() {
-  for (int trainer : std::set<int>(idle_trainers_)) {
-    const auto work = mailbox_.take(trainer, node_of(trainer), 0);
-    if (!work) continue;
-    idle_trainers_.erase(trainer);
+  while (const auto next = mailbox_.hand_out(clock_.now)) {
+    const int trainer = next->trainer;
+    const Work work = next->work;
     const int64_t membership = mailbox_.membership();
-    send_work(trainer, work->ticket.id, true, membership);
-    to_trainer("mailbox", trainer, [=, this](Trainer& me) { train(me, *work, membership); });
+    send_work(trainer, work.ticket.id, true, membership);
+    to_trainer("mailbox", trainer, [=, this](Trainer& me) { train(me, work, membership); });
   }
 }
 
 void Simulation::computed(int trainer, MicroBatchId id, int64_t lease) {
-  bool counts = mailbox_.computed(id, trainer, lease);
+  bool counts = mailbox_.computed(id, trainer, lease, clock_.now);
   if (!counts && world_.canary == Canary::kStaleLeaseCounts && mailbox_.open() &&
       mailbox_.open()->contains(id)) {
     // As if no lease had a fence: whoever computed it settles the lease of its new owner.
@@ -179,7 +182,9 @@ void Simulation::commit_in_mailbox(int64_t step) {
   }
   const PlannedStep range = *mailbox_.open();
   mailbox_.commit_step();
-  to_sampler("mailbox", [this, range] { free_step(range); });
+  to_sampler("mailbox", [this, range, rewinds = mailbox_rewinds_] {
+    if (rewinds == rewinds_) free_step(range);
+  });
 }
 
 void Simulation::regroup_mailbox(const Trainers& members, int64_t membership) {
@@ -190,15 +195,12 @@ void Simulation::regroup_mailbox(const Trainers& members, int64_t membership) {
   Trainers served = members;
   if (world_.canary == Canary::kRetiredTrainerComputes) {
     for (int trainer : before) {
-      if (trainers_[static_cast<size_t>(trainer)].retired && is_member(trainer)) {
-        served.push_back(trainer);
-      }
+      if (place_of(WorkerKind::kTrainer, trainer).retired) served.push_back(trainer);
     }
     std::sort(served.begin(), served.end());
     served.erase(std::unique(served.begin(), served.end()), served.end());
   }
   produce_again(mailbox_.change_members(served, membership));
-  std::erase_if(idle_trainers_, [this](int trainer) { return !is_member(trainer); });
   for (int trainer : members) {
     if (std::find(before.begin(), before.end(), trainer) == before.end()) wait_in_line(trainer);
   }

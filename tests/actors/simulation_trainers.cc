@@ -4,19 +4,7 @@
 
 #include <algorithm>
 
-#include "base/hash.h"
-
 namespace percheron {
-
-uint32_t checksum_of(const Parameters& parameters) {
-  std::string text;
-  for (const Sums& step : parameters) {
-    for (const auto& [id, times] : step)
-      text += fmt::format("{}.{}x{} ", id.epoch, id.index, times);
-    text += ";";
-  }
-  return crc32c(std::as_bytes(std::span(text.data(), text.size())), 0);
-}
 
 // --- trainers ------------------------------------------------------------------------------------
 
@@ -140,29 +128,52 @@ void Simulation::on_evaluation(const EvaluationReport& report) {
 
 void Simulation::take_snapshot(Trainer& me, int64_t step) {
   work(me, 10, [this, step](Trainer& trainer) {
-    snapshot_ = trainer.parameters;
+    snapshots_[trainer.number] = trainer.parameters;
     to_supervisor(name(trainer.number), [this, step] { supervisor_->snapshot_taken(step, 0.01); });
   });
 }
 
 void Simulation::write_checkpoint(int64_t step, const RunProgress& progress, bool) {
-  network_.after(1 + network_.delay(50) / kMillisecond, [this, step, progress] {
-    CheckpointReport report;
-    report.step = step;
-    report.directory = "step-" + std::to_string(step);
-    Status status;
-    if (random_.uniform() < world_.deaths && step > 0 && step < world_.setup->steps.steps()) {
-      status = resource_exhausted("no space");
-      report.error = status.message();
-    } else {
-      if (static_cast<int64_t>(snapshot_->size()) != step || progress.step != step) {
-        violate(fmt::format("the checkpoint of step {} has parameters of step {}", step,
-                            snapshot_->size()));
-      }
-      disk_[report.directory] = *snapshot_;
-    }
-    to_supervisor("disk",
-                  [this, report, status] { supervisor_->checkpoint_written(report, status); });
+  if (progress.step != step) violate("a checkpoint remembers another step");
+  constexpr uint64_t kUsual = 50, kSlow = 3000;  // milliseconds
+  const bool slow = happens(world_.faults.disk);
+  // Where trainers are processes they write their snapshots themselves.
+  const bool elsewhere = random_.below(2) != 0;
+  if (elsewhere) written_elsewhere_ = step;
+  network_.after(1 + network_.delay(slow ? kSlow : kUsual) / kMillisecond,
+                 [=, this, from = source_, life = life_of(WorkerKind::kTrainer, source_)] {
+                   write_snapshot(from, life, elsewhere, progress);
+                 });
+}
+
+void Simulation::write_snapshot(int trainer, int64_t life, bool elsewhere,
+                                const RunProgress& progress) {
+  const bool gone =
+      !is_alive(WorkerKind::kTrainer, trainer) || life_of(WorkerKind::kTrainer, trainer) != life;
+  // Who sees its loss ends the checkpoint, too.
+  if (elsewhere && (gone || written_elsewhere_ != progress.step)) return;
+  const auto snapshot = snapshots_.find(trainer);
+  const bool taken = snapshot != snapshots_.end() &&
+                     static_cast<int64_t>(snapshot->second.size()) == progress.step;
+  if (!taken && gone) {
+    return report_checkpoint(progress.step, unavailable("the trainer that copied it is gone"));
+  }
+  // Another may have said first that it has one: the trainer does one thing after the other.
+  if (!taken) {
+    return network_.after(10, [=, this] { write_snapshot(trainer, life, elsewhere, progress); });
+  }
+  written_elsewhere_.reset();
+  const Result<std::string> path = write_to_disk(snapshot->second, progress);
+  report_checkpoint(progress.step, path);
+}
+
+void Simulation::report_checkpoint(int64_t step, const Result<std::string>& path) {
+  CheckpointReport report;
+  report.step = step;
+  if (path.ok()) report.directory = *path;
+  report.error = path.status().message();
+  to_supervisor("disk", [this, report, status = path.status()] {
+    supervisor_->checkpoint_written(report, status);
   });
 }
 
@@ -172,8 +183,10 @@ void Simulation::restore(Trainer& me, int64_t step, const std::string& path, int
                       world_.canary == Canary::kChecksumIsNotCompared;
     uint32_t checksum = checksum_of(trainer.parameters);
     if (!path.empty()) {
-      checksum = checksum_of(disk_.at(path));
-      if (!skip) trainer.parameters = disk_.at(path);
+      const Result<SimulatedDisk::Saved> saved = disk_.read(path);
+      if (!saved.ok()) return violate("a checkpoint that was written is not there: " + path);
+      checksum = checksum_of(saved->parameters);
+      if (!skip) trainer.parameters = saved->parameters;
       trainer.sums.clear();
       trainer.reduced.reset();
       if (world_.canary != Canary::kChecksumIsNotCompared)
