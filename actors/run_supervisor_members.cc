@@ -71,10 +71,19 @@ void RunSupervisor::replace_lost_evaluator(int number) {
 }
 
 void RunSupervisor::replace_lost_source(int number) {
-  if (!checkpoint_ || checkpoint_->copied || checkpoint_->from != number) return;
-  // A member copies its parameters before it reduces the next step, so they are still those.
-  PERCHERON_CHECK(ledger_.step() == checkpoint_->step && !apply_waits_,
-                  "no step is committed before the copy of the one before is taken");
+  if (!checkpoint_ || checkpoint_->from != number) return;
+  // Whoever writes it tells the end.
+  if (checkpoint_->copied && checkpoint_->measured) return;
+  // Until the next step is applied every member has the same parameters. An evaluation, which the
+  // checkpoint may wait for, puts that off.
+  const bool applying = ledger_.phase() == StepLedger::Phase::kApplying && !apply_waits_;
+  if (ledger_.step() != checkpoint_->step || applying) {
+    CheckpointReport report;
+    report.step = checkpoint_->step;
+    report.error = "the trainer that copied it is gone";
+    return checkpoint_written(report, unavailable(report.error));
+  }
+  checkpoint_->copied = false;  // Where trainers are processes the copy is gone, too.
   checkpoint_->from = ledger_.members().front();
   orders_.snapshot(checkpoint_->from, checkpoint_->step);
 }

@@ -174,6 +174,21 @@ TEST_F(SupervisorTest, CheckpointThatEndsWithItsTrainerIsWrittenByAnother) {
   EXPECT_TRUE(diary_.end->ok()) << diary_.end->message();
 }
 
+TEST_F(SupervisorTest, CopyThatIsLostWhileItWaitsForTheEvaluationIsTakenAgain) {
+  make(2, 2, 4);
+  supervisor_->held_out_ready();
+  EXPECT_EQ(diary_.read(), "evaluate0 snapshot0");
+  supervisor_->snapshot_taken(0, 0);
+  supervisor_->worker_lost(WorkerKind::kTrainer, 0);
+  EXPECT_EQ(diary_.read(), "regroup1 evaluate0 snapshot0");
+  WalkCounts counts;
+  counts.rounds = counts.tokens = {1};
+  supervisor_->evaluated(1, diary_.evaluation_round, counts, 0.1);
+  EXPECT_EQ(diary_.read(), "");
+  write(0);
+  EXPECT_EQ(diary_.read(), "prove0 best0 open0");
+}
+
 TEST_F(SupervisorTest, LastCheckpointThatEndsWithTheLastTrainerSendsTheRunBack) {
   make(1, 1, 0);
   write(0);
