@@ -70,7 +70,7 @@ Simulation::Simulation(const SimulatedWorld& world, SimulatedDisk& disk, uint64_
                           saved->progress.step, saved->parameters.size()));
     }
     for (Trainer& trainer : trainers_) trainer.parameters = saved->parameters;
-    next_step_ = saved->progress.step;
+    next_step_ = outcome_.steps = saved->progress.step;
     next_epoch_ = setup_.steps.begin(next_step_).epoch;
     in_step_ = next_held_out_ = 0;
     sampler_.restart();  // It has looked at the very first micro-batch already.

@@ -184,7 +184,11 @@ void Simulation::restore(Trainer& me, int64_t step, const std::string& path, int
     uint32_t checksum = checksum_of(trainer.parameters);
     if (!path.empty()) {
       const Result<SimulatedDisk::Saved> saved = disk_.read(path);
-      if (!saved.ok()) return violate("a checkpoint that was written is not there: " + path);
+      if (!saved.ok()) {
+        // Who was given up hears of it after others have made newer ones, and is not waited for.
+        if (!supervisor_->there(WorkerKind::kTrainer, trainer.number)) return;
+        return violate("a checkpoint that was written is not there: " + path);
+      }
       checksum = checksum_of(saved->parameters);
       if (!skip) trainer.parameters = saved->parameters;
       trainer.sums.clear();
