@@ -143,7 +143,7 @@ void Simulation::check_step(const StepReport& report) {
   Parameters expected;
   for (int64_t step = 0; step < report.step; ++step) expected.push_back(planned(step));
   for (const Trainer& trainer : trainers_) {
-    if (!trainer.alive || !trainer.member || trainer.given_up) continue;
+    if (!trainer.alive || !trainer.member || trainer.given_up || trainer.place.ends) continue;
     if (trainer.parameters != expected) {
       violate(fmt::format("trainer {} has other parameters than planned after step {}",
                           trainer.number, report.step));

@@ -75,10 +75,9 @@ void Simulation::on_workers(const WorkersReport& report) {
   for (int target : numbers(targets_.size())) {
     if (report.targets.count(target) == 0) end(WorkerKind::kTarget, target);
   }
-  for (Trainer& trainer : trainers_) {
-    if (std::ranges::find(report.trainers, trainer.number) != report.trainers.end()) continue;
-    if (trainer.place.retired) trainer.member = false;
-    end(WorkerKind::kTrainer, trainer.number);
+  for (int trainer : numbers(trainers_.size())) {
+    const bool member = std::ranges::find(report.trainers, trainer) != report.trainers.end();
+    if (!member) end(WorkerKind::kTrainer, trainer);
   }
 }
 
