@@ -142,8 +142,11 @@ std::string node_table(const proto::ControlReply& reply) {
   std::string text;
   for (const proto::NodeRecord& node : reply.nodes()) {
     text += "node " + (node.name().empty() ? node.address() : node.name());
-    if (!node.reachable()) text += ": out of reach";
-    text += node.drained() ? " is drained\n" : "\n";
+    if (!node.reachable()) {
+      text += ": out of reach\n";
+    } else {
+      text += node.drained() ? " is drained\n" : "\n";
+    }
     for (const proto::DeviceRecord& device : node.devices()) {
       const std::string what = device_text(device);
       text += fmt::format("  {:{}}  {}{}{}\n", device.device(), width,

@@ -192,8 +192,8 @@ class NodeDaemon {
   // Of nodes that are to be left alone, in node_drain.cc. Results say what became of a run.
   Status drain(const proto::DrainNode& order, std::chrono::milliseconds timeout,
                proto::ControlReply& reply);
-  /// Runs of other nodes that have devices here, with the nodes of their supervisors.
-  std::map<std::string, std::string> guests();
+  /// Those that other nodes have now.
+  std::vector<proto::RunRecord> runs_of_others();
   Result<std::string> leave(const std::string& run, const std::string& node,
                             std::chrono::milliseconds timeout);
   /// A run of this node leaves it, with its supervisor.

@@ -60,22 +60,18 @@ std::set<std::string> NodeDaemon::drained_nodes() {
   return nodes;
 }
 
-std::map<std::string, std::string> NodeDaemon::guests() {
-  std::map<std::string, std::string> guests;
-  if (!peers()) return guests;
-  for (const proto::RunRecord& record : peers()->runs()) {
-    const Result<ClusterPlacement> placement = read_placement(record.config(), record.node());
-    if (run_is_over(record.report().state()) || !placement.ok()) continue;
-    if (!is_empty(everything_on(options_.name, *placement))) guests[record.id()] = record.node();
+std::vector<proto::RunRecord> NodeDaemon::runs_of_others() {
+  // Asked for: one that was submitted a moment ago is not told of yet.
+  proto::ControlRequest request;
+  request.mutable_list()->set_only_here(true);
+  std::vector<proto::RunRecord> runs;
+  for (const proto::NodeRecord& node :
+       peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
+    if (node.name().empty() || !node.reachable()) continue;
+    const Result<proto::ControlReply> reply = peers()->ask(node.name(), request, kAdoptTimeout);
+    if (reply.ok()) runs.insert(runs.end(), reply->runs().begin(), reply->runs().end());
   }
-  // Workers may be here before their node has told of the run.
-  const std::lock_guard lock(mutex_);
-  for (const auto& [key, child] : children_) {
-    const std::string& node = child->worker.supervisor_node();
-    if (node.empty() || node == options_.name || child->unwanted) continue;
-    guests.emplace(child->endpoint.run(), node);
-  }
-  return guests;
+  return runs;
 }
 
 Status NodeDaemon::drain(const proto::DrainNode& order, std::chrono::milliseconds timeout,
@@ -99,15 +95,18 @@ Status NodeDaemon::drain(const proto::DrainNode& order, std::chrono::millisecond
   for (const proto::RunRecord& record : own_runs()) {
     if (!run_is_over(record.report().state())) note(record.id(), move_away(record.id(), timeout));
   }
-  for (const auto& [run, supervisor_node] : guests()) {
+  for (const proto::RunRecord& record : runs_of_others()) {
+    const Result<ClusterPlacement> placement = read_placement(record.config(), record.node());
+    if (run_is_over(record.report().state()) || !placement.ok()) continue;
+    if (is_empty(everything_on(options_.name, *placement))) continue;
     proto::ControlRequest request;
-    request.mutable_leave()->set_run(run);
+    request.mutable_leave()->set_run(record.id());
     request.mutable_leave()->set_node(options_.name);
-    const Result<proto::ControlReply> theirs = peers()->ask(supervisor_node, request, timeout);
+    const Result<proto::ControlReply> theirs = peers()->ask(record.node(), request, timeout);
     Result<std::string> what =
         theirs.ok() ? Result<std::string>(theirs->text()) : Result<std::string>(theirs.status());
     if (theirs.ok() && !theirs->error().empty()) what = failed_precondition(theirs->error());
-    note(run, what);
+    note(record.id(), what);
   }
   if (!failed.empty()) {
     return failed_precondition(
