@@ -320,6 +320,7 @@ void RunSupervisor::snapshot_taken(int64_t step, double seconds) {
   touch();
   meter_.trainer_elsewhere(seconds);
   if (finished_ || !checkpoint_ || checkpoint_->step != step) return;
+  if (checkpoint_->copied) return;  // One in whose place another copies has said it, too.
   checkpoint_->copied = true;
   try_write();
 }

@@ -90,7 +90,10 @@ class Orders final : public RunOrders {
     if (trainer != snapshot_trainer_) return std::nullopt;
     return std::exchange(written_elsewhere_, std::nullopt);
   }
-  void checkpoint_written() { written_elsewhere_.reset(); }
+  /// Late words of a checkpoint that was given up say nothing of the next one.
+  void checkpoint_written(int64_t step) {
+    if (written_elsewhere_ == step) written_elsewhere_.reset();
+  }
 
   void mark_best(int64_t step) override {
     RunParts& parts = world_.parts;
@@ -248,7 +251,7 @@ class Shell {
   }
 
   void written(const CheckpointWritten& message) {
-    orders_.checkpoint_written();
+    orders_.checkpoint_written(message.step);
     CheckpointReport report;
     report.step = message.step;
     report.directory = message.path;

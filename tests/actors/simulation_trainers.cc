@@ -162,7 +162,7 @@ void Simulation::write_snapshot(int trainer, int64_t life, bool elsewhere,
   if (!taken) {
     return network_.after(10, [=, this] { write_snapshot(trainer, life, elsewhere, progress); });
   }
-  written_elsewhere_.reset();
+  if (elsewhere) written_elsewhere_.reset();
   const Result<std::string> path = write_to_disk(snapshot->second, progress);
   report_checkpoint(progress.step, path);
 }
