@@ -194,6 +194,12 @@ class NodeDaemon {
                proto::ControlReply& reply);
   /// Those that other nodes have now.
   std::vector<proto::RunRecord> runs_of_others();
+  /// Runs of other nodes that have something here, with the nodes of their supervisors.
+  std::map<std::string, std::string> guests();
+  /// Asks such a node, again while it is not known here yet.
+  Result<proto::ControlReply> ask_host(const std::string& node,
+                                       const proto::ControlRequest& request,
+                                       std::chrono::milliseconds timeout);
   Result<std::string> leave(const std::string& run, const std::string& node,
                             std::chrono::milliseconds timeout);
   /// A run of this node leaves it, with its supervisor.

@@ -15,6 +15,9 @@ namespace percheron {
 namespace {
 
 constexpr auto kAdoptTimeout = std::chrono::seconds(30);
+// Nodes know each other after a second or two.
+constexpr auto kAskAgain = std::chrono::milliseconds(200);
+constexpr int kAskTries = 25;
 
 std::string drained_text(const std::string& node) { return "node " + node + " is drained"; }
 
@@ -74,6 +77,35 @@ std::vector<proto::RunRecord> NodeDaemon::runs_of_others() {
   return runs;
 }
 
+std::map<std::string, std::string> NodeDaemon::guests() {
+  std::map<std::string, std::string> guests;
+  for (const proto::RunRecord& record : runs_of_others()) {
+    const Result<ClusterPlacement> placement = read_placement(record.config(), record.node());
+    if (run_is_over(record.report().state()) || !placement.ok()) continue;
+    if (!is_empty(everything_on(options_.name, *placement))) guests[record.id()] = record.node();
+  }
+  // A worker may be here before this node knows the one that sent it.
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, child] : children_) {
+    const std::string& node = child->worker.supervisor_node();
+    if (node.empty() || node == options_.name || child->unwanted) continue;
+    guests.emplace(child->endpoint.run(), node);
+  }
+  return guests;
+}
+
+Result<proto::ControlReply> NodeDaemon::ask_host(const std::string& node,
+                                                 const proto::ControlRequest& request,
+                                                 std::chrono::milliseconds timeout) {
+  for (int tries = 1;; ++tries) {
+    Result<proto::ControlReply> reply = peers()->ask(node, request, timeout);
+    if (reply.ok() || reply.status().code() != StatusCode::kUnavailable || tries == kAskTries) {
+      return reply;
+    }
+    std::this_thread::sleep_for(kAskAgain);
+  }
+}
+
 Status NodeDaemon::drain(const proto::DrainNode& order, std::chrono::milliseconds timeout,
                          proto::ControlReply& reply) {
   if (order.undo()) {
@@ -95,18 +127,15 @@ Status NodeDaemon::drain(const proto::DrainNode& order, std::chrono::millisecond
   for (const proto::RunRecord& record : own_runs()) {
     if (!run_is_over(record.report().state())) note(record.id(), move_away(record.id(), timeout));
   }
-  for (const proto::RunRecord& record : runs_of_others()) {
-    const Result<ClusterPlacement> placement = read_placement(record.config(), record.node());
-    if (run_is_over(record.report().state()) || !placement.ok()) continue;
-    if (is_empty(everything_on(options_.name, *placement))) continue;
+  for (const auto& [run, supervisor_node] : guests()) {
     proto::ControlRequest request;
-    request.mutable_leave()->set_run(record.id());
+    request.mutable_leave()->set_run(run);
     request.mutable_leave()->set_node(options_.name);
-    const Result<proto::ControlReply> theirs = peers()->ask(record.node(), request, timeout);
+    const Result<proto::ControlReply> theirs = ask_host(supervisor_node, request, timeout);
     Result<std::string> what =
         theirs.ok() ? Result<std::string>(theirs->text()) : Result<std::string>(theirs.status());
     if (theirs.ok() && !theirs->error().empty()) what = failed_precondition(theirs->error());
-    note(record.id(), what);
+    note(run, what);
   }
   if (!failed.empty()) {
     return failed_precondition(
