@@ -31,7 +31,13 @@ Scaler::Scaler(const ClusterPlacement& placement, proto::Run run, std::string ow
       workers_(workers),
       control_(control),
       ways_(std::move(ways)),
-      places_(placement) {}
+      places_(placement) {
+  // The run tells only of changes.
+  for (size_t i = 0; i < placement.targets.size(); ++i) report_.targets.insert(static_cast<int>(i));
+  for (size_t i = 0; i < placement.trainers.size(); ++i) {
+    report_.trainers.push_back(static_cast<int>(i));
+  }
+}
 
 void Scaler::take(const proto::ScaleRun& order) {
   const std::lock_guard lock(mutex_);

@@ -1,0 +1,86 @@
+#include "actors/service/scaler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace percheron {
+namespace {
+
+using ::testing::ElementsAre;
+
+/// What happened, in order, on whatever thread.
+class Course {
+ public:
+  void add(const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(what);
+    changed_.notify_all();
+  }
+  /// Waits until `what` has happened.
+  void wait_for(const std::string& what) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return std::ranges::find(events_, what) != events_.end(); });
+  }
+  std::vector<std::string> events() {
+    const std::lock_guard lock(mutex_);
+    return events_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> events_;
+};
+
+PlacedDevice cpu(int index) { return {"alpha", DeviceId{DeviceKind::kCpu, index}}; }
+
+// A run tells which workers it has when that changes: until then it has those of its placement.
+TEST(Scaler, NoProcessIsEndedBeforeTheRunHasLetItsWorkerGo) {
+  Course course;
+  RunControl control;
+  control.attach([&course](const RunControl::Message& message) {
+    if (std::holds_alternative<RunControl::Retired>(message)) course.add("to leave");
+  });
+  ClusterPlacement placement;
+  placement.targets = {cpu(0), cpu(2)};
+  placement.trainers = {cpu(1)};
+  WorkerSet workers(placement, {},
+                    {[](const PlacedDevice&, const proto::Frame&) {},
+                     [&course](const std::string&, const proto::Frame& frame) {
+                       if (frame.has_end_worker()) course.add("end " + frame.end_worker().device());
+                     }},
+                    control, system_clock());
+  Scaler scaler(placement, {}, "alpha", workers, control,
+                {[&course](const proto::RunOrderReply& reply) { course.add(reply.text()); },
+                 [](const proto::RunPlacement&) {}, [](WorkerKind, int, const PlacedDevice&) {}});
+  scaler.begin();
+  proto::ScaleRun order;
+  order.set_request(1);
+  order.add_remove_targets("cpu:2");
+  scaler.take(order);
+  course.wait_for("to leave");
+  course.add("has left");
+  WorkersReport report;
+  report.targets = {0};
+  report.trainers = {0};
+  scaler.on_workers(report);
+  course.wait_for("end cpu:2");
+  workers.take(cpu(2), proto::WorkerEnded());
+  const std::string answer = "has targets alpha/cpu:0 and trainers alpha/cpu:1";
+  course.wait_for(answer);
+  EXPECT_THAT(course.events(), ElementsAre("to leave", "has left", "end cpu:2", answer));
+  workers.stop();
+  scaler.stop();
+}
+
+}  // namespace
+}  // namespace percheron
