@@ -41,7 +41,10 @@ bool NodeDaemon::rotate_logs() {
       log_warning("{} does not rotate: {}", child->log, rotated.status().message());
       well = false;
     } else if (*rotated) {
-      child->process->signal(kReopenSignal);
+      // One that is ending may share the file with the one in its place.
+      for (const ChildPtr& writer : children) {
+        if (writer->log == child->log) writer->process->signal(kReopenSignal);
+      }
     }
   }
   if (options_.own_log.empty()) return well;
