@@ -138,12 +138,13 @@ Status run_node(const NodeArguments& arguments) {
                              NodeDaemon::start(options, files, system_clock()));
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<PeerNetwork> peers,
                              join_cluster(arguments, *daemon, files));
-  daemon->set_peers(peers.get());
-  daemon->set_devices(&devices);
   PERCHERON_ASSIGN_OR_RETURN(
       const std::unique_ptr<UnixListener> operators,
       UnixListener::start(operator_socket(arguments.state),
                           [&](FrameChannel& channel) { serve_operator(*daemon, channel); }));
+  // Nothing fails from here on: they are taken back at the end, before they are no more.
+  daemon->set_peers(peers.get());
+  daemon->set_devices(&devices);
   if (metrics) metrics->show(daemon.get(), peers.get());
   out.print("node {} is ready{}: state in {}\n", options.name,
             peers ? " at " + peers->address().text() : "", arguments.state);
