@@ -75,8 +75,7 @@ void check_assignment(const RunSetup& setup, Notes& notes) {
   if (!compares || setup.placement.trainers.size() < 2) return;
   notes.add(
       "mailbox.assignment ties micro-batches to trainers, so that a slow or overfed one holds up "
-      "all "
-      "others: it is there for comparison; stealing, the default, does not");
+      "all others: it is there for comparison; stealing, the default, does not");
 }
 
 void check_end(const RunSetup& setup, Notes& notes) {
