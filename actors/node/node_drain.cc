@@ -70,9 +70,14 @@ std::vector<proto::RunRecord> NodeDaemon::runs_of_others() {
   std::vector<proto::RunRecord> runs;
   for (const proto::NodeRecord& node :
        peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
-    if (node.name().empty() || !node.reachable()) continue;
+    // Also one that has not spoken yet: the first link between two nodes is one way for a moment.
+    if (node.name().empty()) continue;
     const Result<proto::ControlReply> reply = peers()->ask(node.name(), request, kAdoptTimeout);
-    if (reply.ok()) runs.insert(runs.end(), reply->runs().begin(), reply->runs().end());
+    if (!reply.ok()) {
+      log_warning("node {} is not asked for its runs: {}", node.name(), reply.status().message());
+      continue;
+    }
+    runs.insert(runs.end(), reply->runs().begin(), reply->runs().end());
   }
   return runs;
 }
