@@ -362,12 +362,16 @@ void PeerNetwork::connect(const PeerPtr& peer) {
 
 void PeerNetwork::tick() {
   while (true) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, kTick, [this] { return stopping_; });
+      if (stopping_) return;
+    }
     const proto::Frame state = state_frame();
     std::vector<std::string> lost;
     std::vector<proto::Frame> overdue;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, kTick, [this] { return stopping_; });
+      const std::lock_guard lock(mutex_);
       if (stopping_) return;
       overdue = take_overdue_locked();
       for (const auto& [address, peer] : peers_) {
