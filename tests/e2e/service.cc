@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <functional>
+#include <sstream>
 #include <thread>
 
 #include "base/file_system.h"
@@ -139,6 +141,10 @@ Json TestNode::wait_for_step(const std::string& run, int64_t step) const {
   return last;
 }
 
+void TestNode::wait_until(const std::function<bool()>& there) const {
+  EXPECT_TRUE(poll(there)) << log();
+}
+
 void TestNode::wait_for_log(const std::string& text) const {
   EXPECT_TRUE(poll([&] { return log().find(text) != std::string::npos; })) << text << log();
 }
@@ -164,6 +170,28 @@ proto::Run service_run(const std::string& name, int64_t epochs) {
   run.mutable_placement()->set_threads(1);
   run.mutable_checkpoint()->set_every_steps(20);
   return run;
+}
+
+proto::Run lasting_run(const TestNode& node, const std::string& name, double seconds) {
+  constexpr int64_t kEpochs = 4;
+  const proto::Run tried = service_run(name + "_tried", kEpochs);
+  submit(node, tried, name + "_tried");
+  node.wait_for(name + "_tried", "done");
+  std::vector<double> times;  // of steps
+  std::istringstream lines(read_all(join_path(tried.output().directory(), "metrics.jsonl")));
+  for (std::string line; std::getline(lines, line);) {
+    const Json entry = Json::parse(line, nullptr, false);
+    if (entry.is_object() && entry["kind"] == "step") times.push_back(entry["time"]);
+  }
+  std::vector<double> took;
+  for (size_t i = 1; i < times.size(); ++i) took.push_back(times[i] - times[i - 1]);
+  EXPECT_FALSE(took.empty());
+  if (took.empty()) return service_run(name);
+  // The machine may have other work now, and none later: the fast steps count.
+  const auto fast = took.begin() + static_cast<std::ptrdiff_t>(took.size() / 4);
+  std::nth_element(took.begin(), fast, took.end());
+  const double epoch_seconds = *fast * static_cast<double>(times.size()) / kEpochs;
+  return service_run(name, 1 + static_cast<int64_t>(seconds / std::max(epoch_seconds, 1e-3)));
 }
 
 std::string submit(const TestNode& node, const proto::Run& run, const std::string& name) {

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ class TestNode {
   /// another state.
   nlohmann::json wait_for(const std::string& run, const std::string& state) const;
   nlohmann::json wait_for_step(const std::string& run, int64_t step) const;
+  /// Waits until `there` is true; fails the test after a limit.
+  void wait_until(const std::function<bool()>& there) const;
   /// Waits until the daemon has said `text`.
   void wait_for_log(const std::string& text) const;
 
@@ -49,6 +52,10 @@ class TestNode {
 /// A run with one target and one trainer in processes of their own, so that its bits are the same
 /// whatever happens meanwhile.
 proto::Run service_run(const std::string& name, int64_t epochs = 20);
+
+/// Likewise, of so many epochs that it goes on for about `seconds` where nothing disturbs it,
+/// however fast this machine is: `node` trains a few to find out.
+proto::Run lasting_run(const TestNode& node, const std::string& name, double seconds);
 
 /// The id of the run, submitted to `node` by its program.
 std::string submit(const TestNode& node, const proto::Run& run, const std::string& name);

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 TEST(ServiceDrain, ARunThatHasNowhereToGoWaitsAndGoesOnWithTheSameBits) {
   const TestNode node("lonely");
-  const proto::Run run = service_run("service_lonely", 10);
+  const proto::Run run = lasting_run(node, "service_lonely", 1);
   submit(node, run, "lonely");
   node.wait_for_step("lonely", 5);
   EXPECT_THAT(node.ask("drain lonely")["text"].get<std::string>(),
@@ -52,12 +52,16 @@ int port_of(const TestNode& node) {
   return at == std::string::npos ? 0 : std::stoi(log.substr(at + last.size()));
 }
 
+bool says_that_one_is_drained(const TestNode& node) {
+  return node.ask("status")["nodes"].dump().find("\"drained\":true") != std::string::npos;
+}
+
 TEST(ServiceDrain, WorkersAndThenTheSupervisorGoToTheOtherNode) {
   const std::string secret = testing::TempDir() + "service_drain.secret";
   write_file(secret, std::string(64, 'a') + "\n");
   const TestNode first("first", member(secret));
   const TestNode second("second", member(secret, port_of(first)));
-  const proto::Run plain = service_run("service_drain", 40);
+  const proto::Run plain = lasting_run(first, "service_drain", 3);
   proto::Run run = plain;
   run.mutable_placement()->set_targets(0, "first/cpu:0");
   run.mutable_placement()->add_targets("second/cpu:0");
@@ -75,13 +79,12 @@ TEST(ServiceDrain, WorkersAndThenTheSupervisorGoToTheOtherNode) {
   EXPECT_THAT(first.ask("drain second")["text"].get<std::string>(),
               HasSubstr("run moved has left"));
   first.wait_for_step("moved", first.status("moved")["step"].get<int64_t>() + 3);
+  // Nodes tell each other of it twice a second.
+  first.wait_until([&] { return says_that_one_is_drained(first); });
   EXPECT_THAT(run_program("scale moved --targets +second/cpu:0 --state " + first.state()).output,
               HasSubstr("node second is drained"));
   first.ask("drain second --undo");
-  for (int i = 0; i < 100; ++i) {  // until the other node knows that, too
-    if (first.ask("status")["nodes"].dump().find("\"drained\":true") == std::string::npos) break;
-    usleep(50'000);
-  }
+  first.wait_until([&] { return !says_that_one_is_drained(first); });
   const nlohmann::json back = first.ask(
       "scale moved --targets +second/cpu:0 --trainers -first/cpu:1 "
       "--trainers +second/cpu:1");

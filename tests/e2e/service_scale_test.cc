@@ -26,7 +26,7 @@ void go_on_for(const TestNode& node, const std::string& run, int64_t steps) {
 
 TEST(ServiceScale, WithOneTrainerThroughoutTheBitsAreThoseOfTheUndisturbedRun) {
   const TestNode node("scaled");
-  const proto::Run run = service_run("service_scaled", 40);
+  const proto::Run run = lasting_run(node, "service_scaled", 3);
   submit(node, run, "scaled");
   node.wait_for_step("scaled", 5);
   // A second target; then the first one elsewhere; then the trainer elsewhere.
@@ -53,7 +53,7 @@ TEST(ServiceScale, WithOneTrainerThroughoutTheBitsAreThoseOfTheUndisturbedRun) {
 
 TEST(ServiceScale, DevicesChangeTheirRolesAndTrainersComeAndGo) {
   const TestNode node("roles");
-  proto::Run run = service_run("service_roles", 300);
+  proto::Run run = lasting_run(node, "service_roles", 10);
   run.mutable_train()->set_micro_batches_per_step(3);
   run.mutable_placement()->add_targets("cpu:2");
   submit(node, run, "roles");

@@ -18,7 +18,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 TEST(SeveralMachines, TheDemonstrationOfTheReadmeRuns) {
-  const proto::Run run = service_run("service_readme", 30);
+  const proto::Run run = lasting_run(TestNode("paced"), "service_readme", 3);
   const std::string config = testing::TempDir() + "service_readme.yaml";
   write_file(config, run_config_yaml(run));
   const ProgramResult demo =
