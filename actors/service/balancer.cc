@@ -24,9 +24,10 @@ std::optional<PlacedDevice> last_of(const std::vector<PlacedDevice>& from,
 
 }  // namespace
 
-Balancer::Balancer(proto::Run run, std::shared_ptr<const RunActivity> activity, Ways ways,
-                   const Clock& clock)
-    : run_(std::move(run)),
+Balancer::Balancer(std::string name, proto::Run run, std::shared_ptr<const RunActivity> activity,
+                   Ways ways, const Clock& clock)
+    : name_(std::move(name)),
+      run_(std::move(run)),
       activity_(std::move(activity)),
       ways_(std::move(ways)),
       clock_(clock),
@@ -108,7 +109,7 @@ void Balancer::propose(const ClusterPlacement& placement, const RoleSplit& now,
   } else if (moves) {
     sentence += fmt::format(": {} becomes a {}", device->text(), to_trainer ? "trainer" : "target");
   } else {
-    sentence += fmt::format(": percheron scale NAME --targets {0}{2} --trainers {1}{2}",
+    sentence += fmt::format(": percheron scale {0} --targets {1}{3} --trainers {2}{3}", name_,
                             to_trainer ? '-' : '+', to_trainer ? '+' : '-', device->text());
   }
   if (moves || std::exchange(said_, fmt::format("{}/{}", then.targets, then.trainers)) !=

@@ -27,8 +27,8 @@ class Balancer {
     std::function<void(const std::string& sentence)> say;  // to people
   };
 
-  /// `run` is its configuration; `clock` is borrowed.
-  Balancer(proto::Run run, std::shared_ptr<const RunActivity> activity, Ways ways,
+  /// `run` is the configuration of the run `name`; `clock` is borrowed.
+  Balancer(std::string name, proto::Run run, std::shared_ptr<const RunActivity> activity, Ways ways,
            const Clock& clock);
   ~Balancer();
 
@@ -44,6 +44,7 @@ class Balancer {
   BalanceMeasure measure(const RunActivitySnapshot& snapshot, const ClusterPlacement& placement);
   void propose(const ClusterPlacement& placement, const RoleSplit& now, const RoleSplit& then);
 
+  const std::string name_;
   const proto::Run run_;
   const std::shared_ptr<const RunActivity> activity_;
   const Ways ways_;

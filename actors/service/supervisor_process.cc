@@ -341,7 +341,7 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
 
 Result<RunSummary> ServiceRunImpl::run(RunParts& parts, const RunEnvironment& environment) {
   ServiceObserver observer(environment.observer, orders_, scaler_);
-  Balancer balancer(order_.config(), parts.activity,
+  Balancer balancer(order_.run(), order_.config(), parts.activity,
                     {[this] { return scaler_.placement(); },
                      [this](const proto::ScaleRun& order) { scaler_.take(order); },
                      [](const std::string& sentence) { log_info("{}", sentence); }},

@@ -39,7 +39,7 @@ class BalancerTest : public testing::Test {
   static PlacedDevice device(int index) { return {"alpha", DeviceId{DeviceKind::kCpu, index}}; }
 
   void run_for(int seconds, double target_seconds, double trainer_seconds) {
-    Balancer balancer(run, activity,
+    Balancer balancer("demo", run, activity,
                       {[this] { return placement; },
                        [this](const proto::ScaleRun& order) { orders.push_back(order); },
                        [this](const std::string& text) { said.push_back(text); }},
@@ -80,7 +80,7 @@ TEST_F(BalancerTest, ATargetOfWhichThereAreTooManyBecomesATrainer) {
 TEST_F(BalancerTest, WithoutAutoBalanceItIsSaidOnce) {
   run_for(30, 1, 0.3);
   EXPECT_TRUE(orders.empty());
-  EXPECT_THAT(said, ElementsAre(HasSubstr("percheron scale NAME --targets +alpha/cpu:3 "
+  EXPECT_THAT(said, ElementsAre(HasSubstr("percheron scale demo --targets +alpha/cpu:3 "
                                           "--trainers -alpha/cpu:3")));
 }
 
