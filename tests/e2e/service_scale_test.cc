@@ -53,7 +53,7 @@ TEST(ServiceScale, WithOneTrainerThroughoutTheBitsAreThoseOfTheUndisturbedRun) {
 
 TEST(ServiceScale, DevicesChangeTheirRolesAndTrainersComeAndGo) {
   const TestNode node("roles");
-  proto::Run run = lasting_run(node, "service_roles", 10);
+  proto::Run run = service_run("service_roles", 10000);
   run.mutable_train()->set_micro_batches_per_step(3);
   run.mutable_placement()->add_targets("cpu:2");
   submit(node, run, "roles");
@@ -81,8 +81,8 @@ TEST(ServiceScale, DevicesChangeTheirRolesAndTrainersComeAndGo) {
 
 TEST(ServiceScale, WhatCanNotBeIsOneErrorAndChangesNothing) {
   const TestNode node("unscaled");
-  const proto::Run run = service_run("service_unscaled", 300);
-  proto::Run other = service_run("service_other", 300);
+  const proto::Run run = service_run("service_unscaled", 10000);
+  proto::Run other = service_run("service_other", 10000);
   other.mutable_placement()->set_targets(0, "cpu:4");
   other.mutable_placement()->set_trainers(0, "cpu:4");
   submit(node, run, "unscaled");

@@ -20,7 +20,7 @@ constexpr unsigned kStoppedSeconds = 4;  // more than the silence that is taken 
 
 TEST(ServiceSilence, StoppedProcessesAreEndedAndTheRunEndsWithTheSameBits) {
   const TestNode node("silent");
-  const proto::Run run = service_run("service_silent", 60);
+  const proto::Run run = lasting_run(node, "service_silent", 3);
   const std::string name = submit(node, run, "silent");
   int64_t step = 5;
   for (const std::string process :

@@ -39,7 +39,7 @@ TEST(Service, ASubmittedRunEndsWithTheBitsOfTrain) {
 
 TEST(Service, PausedResumedAndKilledItEndsWithTheSameBits) {
   const TestNode node("killed");
-  const proto::Run run = service_run("service_killed");
+  const proto::Run run = lasting_run(node, "service_killed", 2);
   const std::string name = submit(node, run, "killed");
   node.wait_for_step(name, 5);
   node.kill_process("worker killed/cpu:0", SIGKILL);
@@ -93,7 +93,7 @@ TEST(Service, ANodeServesTheMetricsOfItsRuns) {
   EXPECT_THAT(fetch(node, "/healthz"), StartsWith("HTTP/1.1 200"));
   EXPECT_THAT(fetch(node, "/metrics"), AllOf(HasSubstr("percheron_node_devices_in_use 0"),
                                              Not(HasSubstr("percheron_state"))));
-  submit(node, service_run("service_metrics", 200), "seen");
+  submit(node, service_run("service_metrics", 10000), "seen");
   node.wait_for_step("seen", 5);
   node.kill_process("worker seen/cpu:0", SIGKILL);
   node.wait_for_step("seen", node.status("seen")["step"].get<int64_t>() + 5);
@@ -151,7 +151,8 @@ TEST(Service, ADaemonThatIsStoppedLetsItsRunsWriteACheckpoint) {
 
 TEST(Service, RunsWaitForTheDevicesThatTheyName) {
   const TestNode node("queue");
-  const proto::Run first = service_run("service_first"), second = service_run("service_second", 2);
+  const proto::Run first = service_run("service_first", 10000),
+                   second = service_run("service_second", 2);
   submit(node, first, "first");
   node.wait_for_step("first", 1);
   submit(node, second, "second");

@@ -53,7 +53,7 @@ TEST(Top, APersonWatchesARunAndSteersItByKeys) {
 
 TEST(Status, TellsWhatEachWorkerDoesAndWhichRunHasWhichDevice) {
   const TestNode node("told");
-  submit(node, service_run("service_told", 200), "told");
+  submit(node, service_run("service_told", 10000), "told");
   node.wait_for_step("told", 5);
   const nlohmann::json all = node.ask("status");
   const nlohmann::json run = all["runs"].at(0);
