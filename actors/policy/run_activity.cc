@@ -228,6 +228,8 @@ void RunActivity::sample(double now) {
   times.shared_device = shared_device_;
   times.queued_later = kept_.mailbox.queued_later;
   kept_.bottleneck = judge_.judge(times);
+  kept_.targets_here = static_cast<int>(here(targets_));
+  kept_.trainers_here = static_cast<int>(here(trainers_));
   kept_.capture_samples_per_second = capacity(last.target_samples - first.target_samples,
                                               times.targets[Occupation::kCompute], here(targets_));
   kept_.train_samples_per_second = capacity(last.trainer_samples - first.trainer_samples,

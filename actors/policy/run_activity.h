@@ -95,8 +95,9 @@ struct RunActivitySnapshot {
   RunTimes window;  // that the bottleneck was judged by
   // Of all targets, all trainers together, while they compute; over the window.
   double capture_samples_per_second = 0, train_samples_per_second = 0;
-  double silent_seconds = 0;  // since the supervisor was last seen
-  double seconds = 0;         // since the RunActivity was made
+  int targets_here = 0, trainers_here = 0;  // of which these are: who is lost does not count
+  double silent_seconds = 0;                // since the supervisor was last seen
+  double seconds = 0;                       // since the RunActivity was made
 };
 
 /// What the actors of a run say about their work to those who watch it. Each call takes a lock for

@@ -53,8 +53,7 @@ void Balancer::begin() {
   });
 }
 
-BalanceMeasure Balancer::measure(const RunActivitySnapshot& snapshot,
-                                 const ClusterPlacement& placement) {
+BalanceMeasure Balancer::measure(const RunActivitySnapshot& snapshot) {
   Totals now;
   for (const WorkerActivity& target : snapshot.targets) now.captured += target.samples;
   for (const WorkerActivity& trainer : snapshot.trainers) now.trained += trainer.samples;
@@ -63,8 +62,8 @@ BalanceMeasure Balancer::measure(const RunActivitySnapshot& snapshot,
   const Totals& then = window_.front();
   const int64_t trained = now.trained - then.trained;
   BalanceMeasure measure;
-  measure.targets = static_cast<int>(placement.targets.size());
-  measure.trainers = static_cast<int>(placement.trainers.size());
+  measure.targets = snapshot.targets_here;
+  measure.trainers = snapshot.trainers_here;
   measure.capture_samples_per_second = snapshot.capture_samples_per_second;
   measure.train_samples_per_second = snapshot.train_samples_per_second;
   if (trained > 0) {
@@ -77,8 +76,13 @@ BalanceMeasure Balancer::measure(const RunActivitySnapshot& snapshot,
 void Balancer::tick() {
   const double now = static_cast<double>(clock_.monotonic_ns()) * 1e-9;
   const ClusterPlacement placement = ways_.placement();
-  const BalanceMeasure seen = measure(activity_->snapshot(), placement);
+  const BalanceMeasure seen = measure(activity_->snapshot());
   const std::optional<RoleSplit> then = policy_.consider(seen, now);
+  // Who is lost comes back: nobody takes its role meanwhile.
+  if (seen.targets != static_cast<int>(placement.targets.size()) ||
+      seen.trainers != static_cast<int>(placement.trainers.size())) {
+    return;
+  }
   if (!then || (tried_at_ > 0 && now - tried_at_ < run_.placement().balance_settle_seconds())) {
     return;
   }

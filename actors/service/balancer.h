@@ -41,7 +41,7 @@ class Balancer {
     int64_t captured = 0, trained = 0;  // samples
   };
 
-  BalanceMeasure measure(const RunActivitySnapshot& snapshot, const ClusterPlacement& placement);
+  BalanceMeasure measure(const RunActivitySnapshot& snapshot);
   void propose(const ClusterPlacement& placement, const RoleSplit& now, const RoleSplit& then);
 
   const std::string name_;

@@ -91,6 +91,16 @@ TEST_F(BalancerTest, ABalancedRunIsLeftAlone) {
   EXPECT_TRUE(said.empty());
 }
 
+TEST_F(BalancerTest, NobodyTakesTheRoleOfAWorkerThatIsLost) {
+  run.mutable_placement()->set_auto_balance(true);
+  activity->lost(WorkerKind::kTarget, 1);
+  run_for(30, 0.9, 0.3);
+  EXPECT_TRUE(orders.empty());
+  activity->restarted(WorkerKind::kTarget, 1);
+  run_for(30, 0.9, 0.3);
+  EXPECT_FALSE(orders.empty());
+}
+
 TEST_F(BalancerTest, WhatCanNotBeIsSaidWithItsReason) {
   run.mutable_placement()->set_auto_balance(true);
   run.mutable_mailbox()->set_assignment(proto::Mailbox::FIXED);
