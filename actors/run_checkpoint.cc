@@ -218,7 +218,8 @@ uint32_t ledger_crc32c(uint32_t crc, const PlannedStep& step) {
 
 Result<std::string> write_run_checkpoint(FileSystem& files, const CheckpointSettings& settings,
                                          const TrainerSnapshot& snapshot,
-                                         const RunProgress& progress) {
+                                         const RunProgress& progress,
+                                         const std::function<Status()>& may_publish) {
   const RunSetup& setup = *settings.setup;
   ConfigExport options;
   options.target_path = setup.config.target().path();
@@ -237,9 +238,9 @@ Result<std::string> write_run_checkpoint(FileSystem& files, const CheckpointSett
   contents.push_back(
       {kTrainingStateFile, training_state_text(state_of(settings, snapshot, progress))});
   contents.push_back({kRun, to_text(setup.config)});
-  PERCHERON_ASSIGN_OR_RETURN(
-      const std::string path,
-      write_checkpoint(files, setup.output(), snapshot.step, contents, settings.fingerprint));
+  PERCHERON_ASSIGN_OR_RETURN(const std::string path,
+                             write_checkpoint(files, setup.output(), snapshot.step, contents,
+                                              settings.fingerprint, may_publish));
   const Result<std::vector<std::string>> removed =
       remove_old_checkpoints(files, setup.output(), setup.config.checkpoint().keep());
   if (!removed.ok()) log_warning("old checkpoints stay: {}", removed.status().message());

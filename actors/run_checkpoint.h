@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,10 +44,12 @@ struct CheckpointSettings {
 };
 
 /// Writes the step directory: the drafter as servers load it, training_state/, the run's
-/// configuration; then removes old ones. Returns its path. Blocks on disk.
+/// configuration; then removes old ones. `may_publish` as write_checkpoint(). Returns its path.
+/// Blocks on disk.
 Result<std::string> write_run_checkpoint(FileSystem& files, const CheckpointSettings& settings,
                                          const TrainerSnapshot& snapshot,
-                                         const RunProgress& progress);
+                                         const RunProgress& progress,
+                                         const std::function<Status()>& may_publish = {});
 
 /// A checkpoint that a run goes on from. Tensors are views into the mapped file.
 struct ResumePoint {

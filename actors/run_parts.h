@@ -99,6 +99,8 @@ struct RunParts {
   DeviceCollectives device_collectives;
   std::vector<TargetPlace> targets;
   std::vector<TrainerPlace> trainers;
+  // Asked before a checkpoint is published; null: nobody else may have the run.
+  std::function<Status()> may_publish;
   std::mutex snapshot_mutex;
   std::unique_ptr<TrainerSnapshot> snapshot;  // on its way to the checkpoint thread
 

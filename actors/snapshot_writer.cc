@@ -12,7 +12,8 @@ Status write(RunParts& parts, const RunProgress& progress, bool prove, Checkpoin
   }
   if (!snapshot) return unavailable("the trainer that was asked for its parameters is gone");
   PERCHERON_ASSIGN_OR_RETURN(
-      done.path, write_run_checkpoint(*parts.files, parts.checkpoint, *snapshot, progress));
+      done.path,
+      write_run_checkpoint(*parts.files, parts.checkpoint, *snapshot, progress, parts.may_publish));
   const Result<uint64_t> bytes = checkpoint_bytes(*parts.files, done.path);
   done.bytes = bytes.ok() ? *bytes : 0;
   if (!prove) return ok_status();

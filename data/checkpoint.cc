@@ -171,12 +171,14 @@ std::string step_directory_name(int64_t step) {
 
 Result<std::string> write_checkpoint(FileSystem& files, const std::string& output_directory,
                                      int64_t step, std::span<const CheckpointFile> contents,
-                                     const Fingerprint& fingerprint) {
+                                     const Fingerprint& fingerprint,
+                                     const std::function<Status()>& may_publish) {
   if (step < 0) return invalid_argument("a checkpoint of step " + std::to_string(step));
   PERCHERON_RETURN_IF_ERROR(create_durably(files, output_directory));
   PERCHERON_ASSIGN_OR_RETURN(const std::string temporary,
                              free_name(files, output_directory, step, kTemporaryMark));
   Status status = write_contents(files, temporary, step, contents, fingerprint);
+  if (status.ok() && may_publish) status = may_publish();
   if (status.ok()) status = publish(files, output_directory, step, temporary);
   if (!status.ok()) {
     // The write's own error is the one to report; what stays is cleaned at the next start.

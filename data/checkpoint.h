@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -49,11 +50,13 @@ std::string step_directory_name(int64_t step);
 /// older directory of the same step is replaced. Returns the path. Nothing is visible before it is
 /// complete (invariant 4). On any error, disk full (kResourceExhausted) included, earlier
 /// checkpoints stay valid and the temporary directory is removed. kInvalidArgument for a bad or
-/// repeated file name. One writer per output directory. Blocks on disk: not for scheduler threads
+/// repeated file name. One writer per output directory: `may_publish`, if given, is asked when all
+/// but the rename is done, and its error is the result. Blocks on disk: not for scheduler threads
 /// (invariant 6).
 Result<std::string> write_checkpoint(FileSystem& files, const std::string& output_directory,
                                      int64_t step, std::span<const CheckpointFile> contents,
-                                     const Fingerprint& fingerprint);
+                                     const Fingerprint& fingerprint,
+                                     const std::function<Status()>& may_publish = {});
 
 /// Points `best` at the checkpoint of `step`. kNotFound when there is none.
 Status mark_best(FileSystem& files, const std::string& output_directory, int64_t step);

@@ -8,6 +8,7 @@
 #include "actors/node/linked_process.h"
 #include "actors/node/process_output.h"
 #include "actors/service/heartbeat.h"
+#include "actors/service/run_owner.h"
 #include "actors/service/run_reporter.h"
 #include "actors/service/supervisor_process.h"
 #include "actors/service/worker_process.h"
@@ -96,7 +97,14 @@ Status report(ServiceRun& run, const RunSummary& summary) {
 
 /// Tells the daemon why the run ends. Whoever went away may come back: then the daemon starts it
 /// again. Everything else is final.
-Status end_with(const Status& error, RunReporter& reporter, FrameLink& daemon) {
+Status end_with(const Status& error, const proto::StartSupervisor& order, RunReporter& reporter,
+                FrameLink& daemon) {
+  const std::string& output = order.config().output().directory();
+  const Status own = check_run_owner(system_files(), output, {order.generation(), order.node()});
+  if (own.code() == StatusCode::kFailedPrecondition) {
+    const Result<std::optional<RunOwner>> owner = read_run_owner(system_files(), output);
+    if (owner.ok() && *owner) reporter.set_moved((*owner)->node);
+  }
   const bool again = error.code() == StatusCode::kUnavailable;
   reporter.set_state(again ? proto::RunReport::RECOVERING : proto::RunReport::FAILED,
                      error.message());
@@ -107,14 +115,14 @@ Status end_with(const Status& error, RunReporter& reporter, FrameLink& daemon) {
 Status supervise(FrameLink& daemon, const proto::StartSupervisor& order, RunReporter& reporter) {
   const Result<std::unique_ptr<ServiceRun>> made =
       ServiceRun::make(daemon, order, system_files(), system_clock());
-  if (!made.ok()) return end_with(made.status(), reporter, daemon);
+  if (!made.ok()) return end_with(made.status(), order, reporter, daemon);
   ServiceRun* const run = made->get();  // It closes the link when it goes.
   reporter.set_workers([&run] { return run->workers(); });
   const Result<RunSummary> summary = start_and_run(*run, reporter, system_files());
   reporter.set_workers(nullptr);
   if (!summary.ok()) {
     run->orders().on_end("has ended: " + summary.status().message(), 0);
-    return end_with(summary.status(), reporter, daemon);
+    return end_with(summary.status(), order, reporter, daemon);
   }
   if (!summary->stopped_early) {
     const Status reported = report(*run, *summary);

@@ -123,13 +123,19 @@ void NodeDaemon::end_child_locked(Child& child) {
   child.link->close();
 }
 
-void NodeDaemon::end_run_locked(const std::string& run) {
+void NodeDaemon::end_run_locked(const std::string& run, const std::string& supervisor_node) {
+  bool others = false;  // of a successor
   for (const auto& [key, child] : children_) {
-    if (child->endpoint.run() == run && child->endpoint.kind() == proto::Endpoint::WORKER) {
+    if (child->endpoint.run() != run || child->endpoint.kind() != proto::Endpoint::WORKER) continue;
+    if (child->worker.supervisor_node() == supervisor_node) {
       end_child_locked(*child);
+    } else {
+      others = others || !child->unwanted;
     }
   }
+  if (others) return;
   features_.release_run(run);
+  led_by_.erase(run);
 }
 
 void NodeDaemon::child_ended(const ChildPtr& child, bool well, const std::string& how) {
@@ -165,6 +171,7 @@ void NodeDaemon::child_ended(const ChildPtr& child, bool well, const std::string
 Status NodeDaemon::spawn_worker(const proto::StartWorker& worker) {
   const std::lock_guard lock(mutex_);
   if (drained_) return failed_precondition("node " + options_.name + " is drained");
+  PERCHERON_RETURN_IF_ERROR(heed_locked(worker));
   const proto::Endpoint endpoint =
       endpoint_of(options_.name, proto::Endpoint::WORKER, worker.run(), worker.device());
   for (const auto& [key, child] : children_) {
@@ -193,6 +200,7 @@ void NodeDaemon::route(proto::Frame frame, FileDescriptor fd) {
     if (!sent.ok()) undeliverable(frame, sent);
     return;
   }
+  if (!is_heeded(frame)) return;
   if (frame.to().kind() == proto::Endpoint::DAEMON) return take(frame, std::move(fd));
   const std::lock_guard lock(mutex_);
   const auto child = children_.find(key_of(frame.to()));
@@ -237,7 +245,7 @@ void NodeDaemon::take(const proto::Frame& frame, FileDescriptor fd) {
     }
     case proto::Frame::kEndRun: {
       const std::lock_guard lock(mutex_);
-      return end_run_locked(run);
+      return end_run_locked(run, frame.from().node());
     }
     case proto::Frame::kPublish: {
       const Status kept = features_.keep(run, frame.publish().key(), std::move(fd));
@@ -304,9 +312,11 @@ void NodeDaemon::tick() {
       if (shutting_down_ && children_.empty() && gone.empty()) return;
       if (!shutting_down_) {
         queue_recovering_locked();
+        forget_moved_locked();
         start_queued_locked();
       }
     }
+    if (!shutting_down_) take_over_orphans();
     for (const ChildPtr& child : gone) {
       if (child->reader.joinable()) child->reader.join();
       child->process.reset();  // Here and not where it may be the reaper's own thread.

@@ -18,6 +18,7 @@
 #include "actors/node/process_logs.h"
 #include "actors/node/run_book.h"
 #include "actors/node/run_cleanup.h"
+#include "actors/node/successor.h"
 #include "actors/policy/silence_watch.h"
 #include "actors/service/frame_link.h"
 #include "actors/service/placement_change.h"
@@ -56,6 +57,13 @@ class PeerLinks {
   virtual std::vector<proto::NodeRecord> nodes() = 0;
   /// The runs that other nodes have accepted.
   virtual std::vector<proto::RunRecord> runs() = 0;
+  struct LostNode {
+    std::string name;
+    double seconds = 0;                  // since it was heard last
+    std::vector<proto::RunRecord> runs;  // as it said then
+  };
+  /// Nodes that can't be reached any more.
+  virtual std::vector<LostNode> lost() = 0;
   /// What another node answers an operator.
   virtual Result<proto::ControlReply> ask(const std::string& node,
                                           const proto::ControlRequest& request,
@@ -119,6 +127,11 @@ class NodeDaemon {
     std::string killed_for;  // why it was ended by force
   };
   using ChildPtr = std::shared_ptr<Child>;
+  /// The supervisor of a run, of which each node has one in a generation.
+  struct Leader {
+    std::string node;
+    int64_t generation = 0;
+  };
   struct Order {
     bool answered = false;
     proto::RunOrderReply reply;
@@ -132,7 +145,7 @@ class NodeDaemon {
                             const std::string& verb, const std::string& log,
                             const proto::StartWorker& worker);
   void end_child_locked(Child& child);
-  void end_run_locked(const std::string& run);
+  void end_run_locked(const std::string& run, const std::string& supervisor_node);
   void read_from(const ChildPtr& child);
   void child_ended(const ChildPtr& child, bool well, const std::string& how);
   Status spawn_worker(const proto::StartWorker& worker);
@@ -213,14 +226,32 @@ class NodeDaemon {
   std::set<std::string> drained_nodes();
   std::string drained_path() const;
 
+  // Of runs whose node is lost, in node_succession.cc.
+  /// Starts successors; by tick() alone.
+  void take_over_orphans();
+  /// This node and those that can be reached.
+  std::set<std::string> nodes_there();
+  /// What is said of runs that lost nodes had.
+  std::vector<proto::RunRecord> runs_of_peers();
+  /// Runs that other nodes have by now, as they say.
+  void forget_moved_locked();
+  void forget_moved_locked(const std::string& run, const std::string& node);
+  /// The worker's supervisor leads its run here from now on; kFailedPrecondition when a later one
+  /// does.
+  Status heed_locked(const proto::StartWorker& worker);
+  /// Whether a frame is of no supervisor whose run another one leads by now.
+  bool is_heeded(const proto::Frame& frame);
+
   // Of files; by tick() alone.
   void look_after_files();
   bool rotate_logs();  // false: something failed, and was said
   void forget_runs();
 
   void tick();
-  /// A node of these devices that can't be reached now; empty when there is none.
-  std::string unreachable_node_locked(const std::set<std::string>& devices);
+  /// A node of these devices that can't be reached now, and why the run waits for it; empty when
+  /// it does not.
+  std::string unreachable_node_locked(const proto::RunRecord& record,
+                                      const std::set<std::string>& devices);
   PeerLinks* peers() const { return peers_.load(); }
   double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
 
@@ -241,6 +272,9 @@ class NodeDaemon {
   std::map<std::string, ChildPtr> children_;             // by key_of() their endpoint
   std::vector<ChildPtr> gone_;                           // to be destroyed by tick()
   SilenceWatch silence_;                                 // of children_, by process number
+  SuccessorWatch succession_;                            // of tick() alone
+  std::set<std::string> not_taken_over_;                 // likewise: runs of which that was said
+  std::map<std::string, Leader> led_by_;                 // runs that have workers here
   std::map<uint64_t, Order> orders_;                     // that wait for a run's answer
   std::map<std::string, std::vector<double>> restarts_;  // of supervisors, when
   std::map<std::string, double> restart_at_;             // of supervisors that are to come back

@@ -8,6 +8,7 @@
 
 #include "actors/node/endpoint.h"
 #include "actors/node/node_daemon.h"
+#include "actors/node/successor.h"
 #include "actors/service/placement_change.h"
 #include "base/log.h"
 
@@ -241,11 +242,9 @@ Result<std::string> NodeDaemon::move_away(const std::string& run,
     if (!record || run_is_over(record->report().state())) return std::string("has ended");
   }
   if (destination.empty()) return std::string("waits, after a checkpoint");
-  proto::RunRecord moved = *record;
+  proto::RunRecord moved = taken_over(
+      *record, destination, fmt::format("went from node {} to {}", options_.name, destination));
   set_placement(*next, *moved.mutable_config());
-  moved.set_node(destination);
-  moved.mutable_report()->set_message(
-      fmt::format("went from node {} to {}", options_.name, destination));
   lock.unlock();
   proto::ControlRequest request;
   *request.mutable_adopt()->mutable_record() = moved;
@@ -260,8 +259,7 @@ Result<std::string> NodeDaemon::move_away(const std::string& run,
 Status NodeDaemon::adopt(const proto::RunRecord& record) {
   const std::lock_guard lock(mutex_);
   if (drained_) return failed_precondition(drained_text(options_.name));
-  const proto::RunRecord* known = book_.find(record.id());
-  if (known && !run_is_over(known->report().state())) {
+  if (book_.find(record.id())) {
     return failed_precondition(
         fmt::format("node {} has another run {}", options_.name, record.id()));
   }

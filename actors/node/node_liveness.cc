@@ -6,6 +6,7 @@
 
 #include "actors/node/endpoint.h"
 #include "actors/node/node_daemon.h"
+#include "actors/node/successor.h"
 #include "base/log.h"
 
 namespace percheron {
@@ -80,16 +81,18 @@ void NodeDaemon::node_lost(const std::string& node) {
   for (proto::Frame& frame : frames) route(std::move(frame));
 }
 
-std::string NodeDaemon::unreachable_node_locked(const std::set<std::string>& devices) {
-  std::set<std::string> reachable = {options_.name};
-  if (PeerLinks* const links = peers()) {
-    for (const proto::NodeRecord& node : links->nodes()) {
-      if (node.reachable()) reachable.insert(node.name());
-    }
+std::string NodeDaemon::unreachable_node_locked(const proto::RunRecord& record,
+                                                const std::set<std::string>& devices) {
+  const std::set<std::string> reachable = nodes_there();
+  std::string missing;  // what a successor can't do without
+  if (record.has_taken_from()) {
+    const Succession now = succession_of(record, reachable);
+    if (now.missing.empty()) return "";
+    missing = ": " + now.missing;
   }
   for (const std::string& device : devices) {
     const std::string node = device.substr(0, device.find('/'));
-    if (reachable.count(node) == 0) return node;
+    if (reachable.count(node) == 0) return node + ", which can't be reached" + missing;
   }
   return "";
 }

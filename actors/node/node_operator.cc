@@ -9,12 +9,19 @@
 #include "actors/node/endpoint.h"
 #include "actors/node/node_daemon.h"
 #include "actors/service/placement.h"
+#include "actors/service/run_owner.h"
 
 namespace percheron {
 namespace {
 
 constexpr auto kAskTimeout = std::chrono::seconds(3);  // for another node to say what it has
 constexpr size_t kLogBytesMax = size_t{512} << 10;     // of one answer
+
+// A node that is lost may say so of a run that another one has by now.
+bool is_outdated(const proto::RunRecord& record, const std::vector<proto::RunRecord>& runs) {
+  return std::any_of(runs.begin(), runs.end(),
+                     [&](const proto::RunRecord& other) { return has_moved(record, other); });
+}
 
 // "runs/demo" names a run "demo".
 std::string default_name(const proto::Run& run) {
@@ -59,10 +66,15 @@ std::string NodeDaemon::node_of(const std::string& run) {
     const std::lock_guard lock(mutex_);
     if (run.empty() || book_.find(run)) return {};
   }
-  for (const proto::RunRecord& record :
-       peers() ? peers()->runs() : std::vector<proto::RunRecord>()) {
-    if (record.id() == run) return record.node();
+  // A node that is lost may have had it before.
+  const proto::RunRecord* latest = nullptr;
+  const std::vector<proto::RunRecord> theirs =
+      peers() ? peers()->runs() : std::vector<proto::RunRecord>();
+  for (const proto::RunRecord& record : theirs) {
+    if (record.id() != run) continue;
+    if (!latest || record.generation() > latest->generation()) latest = &record;
   }
+  if (latest) return latest->node();
   // One that was submitted a moment ago is not told of yet.
   for (const proto::NodeRecord& node :
        peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
@@ -103,6 +115,8 @@ proto::ControlReply NodeDaemon::answer(const proto::ControlRequest& request,
   }
   if (node.empty()) return answer_here(request, timeout);
   Result<proto::ControlReply> theirs = peers()->ask(node, request, timeout + kAskTimeout);
+  // What a lost node said last is known here.
+  if (!theirs.ok() && request.has_list()) return answer_here(request, timeout);
   proto::ControlReply reply;
   if (theirs.ok()) reply = *theirs;
   reply.set_request(request.request());
@@ -118,11 +132,12 @@ Status NodeDaemon::list(const proto::ListRuns& list, proto::ControlReply& reply)
   self.set_drained(drained_);
   for (const proto::DeviceState& device : devices()) add_device(device, self);
   if (peers() && !list.only_here()) {
-    for (const proto::RunRecord& record : peers()->runs()) runs.push_back(record);
+    for (const proto::RunRecord& record : runs_of_peers()) runs.push_back(record);
     for (const proto::NodeRecord& record : peers()->nodes()) *reply.add_nodes() = record;
   }
   for (const proto::RunRecord& record : runs) {
-    if (list.run().empty() || record.id() == list.run()) *reply.add_runs() = record;
+    const bool wanted = list.run().empty() || record.id() == list.run();
+    if (wanted && !is_outdated(record, runs)) *reply.add_runs() = record;
   }
   if (list.run().empty() || reply.runs_size() > 0) return ok_status();
   return not_found("there is no run " + list.run());
@@ -174,17 +189,27 @@ Result<std::string> NodeDaemon::submit(const proto::SubmitRun& submit) {
   if (drained_) {
     return failed_precondition("node " + options_.name + " is drained: submit to another one");
   }
-  for (proto::RunRecord* other : book_.all()) {
-    if (run_is_over(other->report().state())) continue;
-    if (other->config().output().directory() != submit.config().output().directory()) continue;
-    return failed_precondition(fmt::format("run {} writes to output.directory {} already",
-                                           other->id(), submit.config().output().directory()));
+  const std::string& output = submit.config().output().directory();
+  std::vector<proto::RunRecord> others =
+      peers() ? peers()->runs() : std::vector<proto::RunRecord>();
+  for (const proto::RunRecord* own : book_.all()) others.push_back(*own);
+  for (const proto::RunRecord& other : others) {
+    if (run_is_over(other.report().state()) || is_outdated(other, others)) continue;
+    if (other.config().output().directory() != output) continue;
+    return failed_precondition(
+        fmt::format("run {} writes to output.directory {} already", other.id(), output));
   }
+  // Whoever had the output before has it no more.
+  PERCHERON_ASSIGN_OR_RETURN(const std::optional<RunOwner> before, read_run_owner(files_, output));
   PERCHERON_ASSIGN_OR_RETURN(
       proto::RunRecord* const record,
       book_.add(submit.name().empty() ? default_name(submit.config()) : submit.name(),
                 options_.name, submit.config()));
   const std::string id = record->id();
+  if (before) {
+    record->set_generation(before->generation + 1);
+    PERCHERON_RETURN_IF_ERROR(book_.save(*record));
+  }
   start_queued_locked();
   return id;
 }

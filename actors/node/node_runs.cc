@@ -31,10 +31,12 @@ Status NodeDaemon::start_supervisor_locked(proto::RunRecord& record) {
   proto::StartSupervisor& start = *first.mutable_start_supervisor();
   start.set_run(record.id());
   start.set_node(options_.name);
+  start.set_generation(record.generation());
+  start.set_taken_over(record.has_taken_from());
   *start.mutable_config() = record.config();
-  PERCHERON_RETURN_IF_ERROR(
-      start_child_locked(endpoint_of(options_.name, proto::Endpoint::SUPERVISOR, record.id()),
-                         std::move(first), "supervisor", logs_.path_of(record.id(), "supervisor"), {}));
+  PERCHERON_RETURN_IF_ERROR(start_child_locked(
+      endpoint_of(options_.name, proto::Endpoint::SUPERVISOR, record.id()), std::move(first),
+      "supervisor", logs_.path_of(record.id(), "supervisor"), {}));
   record.mutable_report()->set_state(proto::RunReport::STARTING);
   record.clear_released();
   record.clear_ended();
@@ -46,7 +48,8 @@ void NodeDaemon::supervisor_ended_locked(const ChildPtr& child, bool well, const
   proto::RunRecord* record = book_.find(run);
   if (!record) return;
   proto::RunReport& report = *record->mutable_report();
-  end_run_locked(run);
+  end_run_locked(run, options_.name);
+  if (report.has_moved_to()) return forget_moved_locked(run, report.moved_to());
   if (peers()) {
     std::set<std::string> nodes(record->former_nodes().begin(), record->former_nodes().end());
     for (const std::string& device : devices_locked(*record)) {
@@ -113,7 +116,9 @@ void NodeDaemon::take_report_locked(const std::string& run, const proto::RunRepo
   proto::RunRecord* record = book_.find(run);
   if (!record) return;
   const bool changed = record->report().state() != report.state();
+  const std::string moved_to = record->report().moved_to();
   *record->mutable_report() = report;
+  if (!moved_to.empty()) record->mutable_report()->set_moved_to(moved_to);
   changed_.notify_all();
   if (!changed) return;
   log_info("run {} is {}{}{}", run, state_name(report.state()),
@@ -170,8 +175,8 @@ void NodeDaemon::start_queued_locked() {
       for (const std::string& device : devices) taken.emplace(device, record->id());
       continue;
     }
-    if (const std::string node = unreachable_node_locked(devices); !node.empty()) {
-      record->mutable_report()->set_message("waits for node " + node + ", which can't be reached");
+    if (const std::string why = unreachable_node_locked(*record, devices); !why.empty()) {
+      record->mutable_report()->set_message("waits for node " + why);
       continue;  // Others may have its devices meanwhile.
     }
     record->mutable_report()->clear_message();

@@ -133,6 +133,12 @@ void PeerNetwork::take_state(const NodeIdentity& peer, const proto::NodeState& s
     const auto known = peers_.find(*address);
     if (known == peers_.end()) return;
     Peer& self = *known->second;
+    for (const auto& [before, other] : peers_) {  // It is back at another address.
+      if (other == known->second || other->name != state.name() || !other->lost) continue;
+      other->name.clear();
+      other->state.Clear();
+      other->lost = false;
+    }
     // It was quicker than its silence: its processes and features are gone all the same.
     again = self.heard > 0 && self.state.incarnation_uuid() != state.incarnation_uuid();
     if (again) log_warning("node {} at {} was started again", state.name(), state.address());
@@ -285,6 +291,20 @@ std::vector<proto::RunRecord> PeerNetwork::runs() {
   return runs;
 }
 
+std::vector<PeerLinks::LostNode> PeerNetwork::lost() {
+  const std::lock_guard lock(mutex_);
+  std::vector<LostNode> nodes;
+  for (const auto& [address, peer] : peers_) {
+    if (!peer->lost || peer->heard > 0) continue;
+    LostNode& node = nodes.emplace_back(LostNode{peer->name, now() - peer->lost_at, {}});
+    for (const std::string& bytes : peer->state.runs()) {
+      proto::RunRecord record;
+      if (record.ParseFromString(bytes)) node.runs.push_back(record);
+    }
+  }
+  return nodes;
+}
+
 Result<proto::ControlReply> PeerNetwork::ask(const std::string& node,
                                              const proto::ControlRequest& request,
                                              std::chrono::milliseconds timeout) {
@@ -300,7 +320,10 @@ Result<proto::ControlReply> PeerNetwork::ask(const std::string& node,
   const Status sent = send(node, std::move(frame));
   std::unique_lock lock(mutex_);
   if (sent.ok()) {
-    changed_.wait_for(lock, timeout, [&] { return stopping_ || calls_[number].answered; });
+    changed_.wait_for(lock, timeout, [&] {
+      const PeerPtr peer = find_locked(node);
+      return stopping_ || calls_[number].answered || (peer && peer->lost);
+    });
   }
   const Call call = calls_[number];
   calls_.erase(number);
@@ -380,8 +403,10 @@ void PeerNetwork::tick() {
           log_warning("node {} at {} has been silent for {:.1f} s", peer->name, address.text(),
                       now() - peer->heard);
           lost.push_back(peer->name);
+          peer->lost_at = peer->heard;
           peer->heard = 0;
           peer->lost = true;
+          changed_.notify_all();  // Whoever asked it waits no longer.
           peer->link.reset();
           if (peer->bulk) peer->bulk->close();  // Whoever pulls waits no longer.
           peer->bulk.reset();

@@ -39,6 +39,7 @@ class PeerNetwork final : public PeerLinks {
   Result<FileDescriptor> pull(const std::string& run, const proto::FeatureKey& key) override;
   std::vector<proto::NodeRecord> nodes() override;
   std::vector<proto::RunRecord> runs() override;
+  std::vector<LostNode> lost() override;
   Result<proto::ControlReply> ask(const std::string& node, const proto::ControlRequest& request,
                                   std::chrono::milliseconds timeout) override;
 
@@ -56,6 +57,7 @@ class PeerNetwork final : public PeerLinks {
     bool connecting = false;
     bool lost = false;     // it was silent, and has not come back
     double heard = 0;      // when; 0 = never
+    double lost_at = 0;    // when it was heard last, where it is lost
     double try_again = 0;  // when to connect next
     double wait = 0;       // before the next try
     std::thread connector;

@@ -35,6 +35,8 @@ class RunReporter final : public RunObserver {
   void set_activity(std::shared_ptr<const RunActivity> activity);
   /// Sends what it is, unless it was sent a moment ago: a step may take long.
   void tick();
+  /// Another node has the run by now.
+  void set_moved(const std::string& node);
   /// At once.
   void set_state(proto::RunReport::State state, const std::string& message = "");
 

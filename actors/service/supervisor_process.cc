@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <optional>
@@ -16,6 +18,7 @@
 #include "actors/service/balancer.h"
 #include "actors/service/order_book.h"
 #include "actors/service/remote_actors.h"
+#include "actors/service/run_owner.h"
 #include "actors/service/scaler.h"
 #include "actors/service/worker_set.h"
 #include "base/log.h"
@@ -131,8 +134,15 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
                  [this](WorkerKind kind, int number, const PlacedDevice& placed) {
                    start_remote(kind, number, placed);
                  }}),
-        reader_([this] { read(); }) {}
+        reader_([this] { read(); }),
+        owner_watch_([this] { watch_owner(); }) {}
   ~ServiceRunImpl() override {
+    {
+      const std::lock_guard lock(owner_mutex_);
+      ended_ = true;
+      owner_changed_.notify_all();
+    }
+    owner_watch_.join();
     workers_.stop();
     scaler_.stop();
     daemon_.close();
@@ -165,6 +175,9 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
   proto::Endpoint self() const;
   void release(const PlannedStep& step);
   void answer(const proto::RunOrderReply& reply);
+  Status own_output(FileSystem& files);
+  void watch_owner();
+  void fail(const std::string& who, const Status& status);
   void start_remote(WorkerKind kind, int number, const PlacedDevice& placed);
 
   FrameLink& daemon_;
@@ -180,13 +193,18 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
   std::mutex peers_mutex_;
   std::shared_ptr<Peers> peers_;         // null unless actors run
   caf::actor_system* system_ = nullptr;  // likewise
-  std::thread reader_;                   // last: it uses the others
+  std::mutex owner_mutex_;
+  std::condition_variable owner_changed_;
+  bool owns_ = false, ended_ = false;  // the run, from start_workers() on
+  std::thread reader_;                 // last, as the next: they use the others
+  std::thread owner_watch_;
 };
 
 proto::StartWorker ServiceRunImpl::start_of_workers() const {
   proto::StartWorker start;
   start.set_run(order_.run());
   start.set_supervisor_node(order_.node());
+  start.set_generation(order_.generation());
   *start.mutable_config() = setup_->config;
   return start;
 }
@@ -230,12 +248,28 @@ void ServiceRunImpl::read() {
       continue;
     }
     workers_.link_lost(received.status().message());
-    const std::lock_guard lock(peers_mutex_);
-    if (!peers_) return;
-    caf::anon_send(peers_->supervisor, Failed{"the daemon of this node",
-                                              Outcome::of(unavailable(received.status().message())),
-                                              WorkerKind::kTarget, -1});
-    return;
+    return fail("the daemon of this node", unavailable(received.status().message()));
+  }
+}
+
+void ServiceRunImpl::fail(const std::string& who, const Status& status) {
+  const std::lock_guard lock(peers_mutex_);
+  if (!peers_) return;
+  caf::anon_send(peers_->supervisor, Failed{who, Outcome::of(status), WorkerKind::kTarget, -1});
+}
+
+// A node that could not be reached for long may find that another one has the run.
+void ServiceRunImpl::watch_owner() {
+  constexpr auto kInterval = std::chrono::seconds(1);
+  std::unique_lock lock(owner_mutex_);
+  while (!ended_) {
+    owner_changed_.wait_for(lock, kInterval, [this] { return ended_; });
+    if (ended_ || !owns_) continue;
+    const Status owner =
+        check_run_owner(system_files(), setup_->output(), {order_.generation(), order_.node()});
+    if (owner.code() != StatusCode::kFailedPrecondition) continue;
+    workers_.link_lost(owner.message());
+    fail("the owner of the output", owner);
   }
 }
 
@@ -289,6 +323,15 @@ void ServiceRunImpl::end_workers() {
   }
 }
 
+// The supervisor of a lost node may hold the lock for as long as its machine's leases last, though
+// it has the run no more: the lock is made anew, once.
+Status ServiceRunImpl::own_output(FileSystem& files) {
+  PERCHERON_ASSIGN_OR_RETURN(
+      const bool first, own_run(files, setup_->output(), {order_.generation(), order_.node()}));
+  if (!first || !order_.taken_over()) return ok_status();
+  return files.remove_all(join_path(setup_->output(), ".lock"));
+}
+
 Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnvironment& environment) {
   auto parts = std::make_unique<RunParts>(setup_);
   parts->files = &environment.files;
@@ -296,7 +339,13 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
   parts->activity = environment.activity ? environment.activity
                                          : std::make_shared<RunActivity>(environment.clock);
   parts->batches = std::make_shared<BatchSource>(setup_, environment.clock);
+  // Before the lock: whoever holds it sees that it has the run no more.
+  PERCHERON_RETURN_IF_ERROR(own_output(environment.files));
   PERCHERON_RETURN_IF_ERROR(lock_output(*parts));
+  {
+    const std::lock_guard lock(owner_mutex_);
+    owns_ = true;
+  }
   tell_about_setup(*setup_, *parts, environment.observer);
   PERCHERON_RETURN_IF_ERROR(workers_.load(*setup_, environment.observer));
   const std::string target_hash = workers_.target_hash();
@@ -321,6 +370,7 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
   }
   proto::PrepareWorker prepare;
   prepare.set_fingerprint(parts->fingerprint);
+  prepare.set_generation(order_.generation());
   prepare.set_checkpoint(parts->resumed_from);
   // Output is storage that all nodes of a run share. Nobody writes to an older start's directory.
   rendezvous_ = join_path(setup_->output(), ".rendezvous");

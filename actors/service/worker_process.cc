@@ -14,6 +14,7 @@
 #include "actors/service/frame_link.h"
 #include "actors/service/heartbeat.h"
 #include "actors/service/remote_actors.h"
+#include "actors/service/run_owner.h"
 #include "actors/service/worker_features.h"
 #include "base/log.h"
 #include "kernels/cpu/gloo_collective.h"
@@ -220,6 +221,9 @@ Status WorkerProcess::make_places(const proto::PrepareWorker& order, RunObserver
         parts.fingerprint, order.fingerprint()));
   }
   parts.checkpoint = {setup_, resume_fingerprint(*setup_, target_hash_), parts.batches};
+  parts.may_publish = [this, owner = RunOwner{order.generation(), order_.supervisor_node()}] {
+    return check_run_owner(files_, setup_->output(), owner);
+  };
   // The supervisor counts for all workers and ends the run.
   parts.quarantine = std::make_unique<Quarantine>(1, std::numeric_limits<double>::infinity());
   auto features = std::make_unique<WorkerFeatures>(

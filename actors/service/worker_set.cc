@@ -62,6 +62,7 @@ Status WorkerSet::wait_for(State state) {
     if (!link_error_.empty()) return unavailable(link_error_);
     bool all = true;
     for (const auto& [placed, worker] : workers_) {
+      if (worker.absent) continue;
       if (!worker.error.empty()) {
         const std::string text = fmt::format("the worker of {} ({}): {}", placed.text(),
                                              worker.roles.text(), worker.error);
@@ -70,8 +71,30 @@ Status WorkerSet::wait_for(State state) {
       }
       all = all && worker.state == state;
     }
+    PERCHERON_RETURN_IF_ERROR(check_present_locked());
     if (all) return ok_status();
     changed_.wait(lock);
+  }
+}
+
+Status WorkerSet::check_present_locked() const {
+  std::string why;
+  bool target = false, trainer = false;
+  for (const auto& [placed, worker] : workers_) {
+    if (worker.absent) why = fmt::format("the worker of {}: {}", placed.text(), worker.error);
+    target = target || (!worker.absent && !worker.roles.targets.empty());
+    trainer = trainer || (!worker.absent && !worker.roles.trainers.empty());
+  }
+  return target && trainer ? ok_status() : unavailable(why);
+}
+
+void WorkerSet::tell_absent_locked() {
+  for (auto& [placed, worker] : workers_) {
+    if (!worker.absent) continue;
+    worker.absent = false;
+    for (int number : worker.roles.targets) control_.worker_lost(WorkerKind::kTarget, number);
+    for (int number : worker.roles.trainers) control_.worker_lost(WorkerKind::kTrainer, number);
+    worker.restart_at = now() + limits_.unreachable_wait_seconds;
   }
 }
 
@@ -82,10 +105,18 @@ Status WorkerSet::load(const RunSetup& setup, RunObserver& observer) {
   }
   PERCHERON_RETURN_IF_ERROR(wait_for(State::kPreparing));
   const std::lock_guard lock(mutex_);
-  target_hash_ = workers_.begin()->second.loaded.target_hash();
+  for (const auto& [placed, worker] : workers_) {
+    if (worker.absent) {
+      observer.on_event(
+          fmt::format("{} ({}) is away: {}", placed.text(), worker.roles.text(), worker.error));
+    } else if (target_hash_.empty()) {
+      target_hash_ = worker.loaded.target_hash();
+    }
+  }
   data_hash_ = setup.data.train->content_hash();
   held_out_hash_ = setup.data.held_out ? setup.data.held_out->content_hash() : std::string();
   for (const auto& [placed, worker] : workers_) {
+    if (worker.absent) continue;
     const std::string difference = difference_locked(worker.loaded);
     if (!difference.empty()) {
       return failed_precondition(fmt::format("on {}, {}", placed.text(), difference));
@@ -139,7 +170,9 @@ Status WorkerSet::prepare(const proto::PrepareWorker& order, RunObserver& observ
   {
     const std::lock_guard lock(mutex_);
     prepare_ = order;
-    for (const auto& [placed, worker] : workers_) send_prepare_locked(placed);
+    for (const auto& [placed, worker] : workers_) {
+      if (!worker.absent) send_prepare_locked(placed);
+    }
   }
   PERCHERON_RETURN_IF_ERROR(wait_for(State::kReady));
   const std::lock_guard lock(mutex_);
@@ -162,6 +195,7 @@ Status WorkerSet::prepare(const proto::PrepareWorker& order, RunObserver& observ
   // What a worker is told that is started again: its parameters come from a later checkpoint.
   prepare_->clear_checkpoint();
   going_ = true;
+  tell_absent_locked();
   restarter_ = std::thread([this] { restart_ended(); });
   return ok_status();
 }
@@ -204,6 +238,7 @@ void WorkerSet::lost_locked(const PlacedDevice& placed, Worker& worker, const st
   const bool was_ready = worker.state == State::kReady;
   worker.state = State::kEnded;
   worker.error = why;
+  worker.absent = unreachable && !going_;
   changed_.notify_all();
   if (!going_ || stopping_ || worker.on_trial) return;
   if (was_ready) {

@@ -43,7 +43,8 @@ class WorkerSet {
   ~WorkerSet() { stop(); }
 
   /// Starts all and waits until they have their targets, the same everywhere and the same rows as
-  /// `setup`; says what they are. An error names the worker.
+  /// `setup`; says what they are. An error names the worker. One whose node can't be reached is
+  /// lost from the beginning, as long as there is a target and a trainer.
   Status load(const RunSetup& setup, RunObserver& observer);
   /// Of the weights of the target; after load().
   std::string target_hash();
@@ -83,6 +84,7 @@ class WorkerSet {
   struct Worker {
     ClusterPlacement::Roles roles;
     ClusterPlacement::Roles retired;  // of roles: not to be started again
+    bool absent = false;              // its node can't be reached: the run begins without it
     bool on_trial = false;            // has not been admitted
     bool leaving = false;             // its process is to end, and is forgotten then
     State state = State::kLoading;
@@ -106,6 +108,9 @@ class WorkerSet {
   void lost_locked(const PlacedDevice& placed, Worker& worker, const std::string& why,
                    bool unreachable);
   Status wait_for(State state);
+  /// Of those that are absent; an error when no target or no trainer is there.
+  Status check_present_locked() const;
+  void tell_absent_locked();
   void restart_ended();
   double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
 

@@ -219,6 +219,17 @@ TEST_F(Checkpoint, CrashDuringTheFirstLeavesAnEmptyOutput) {
   }
 }
 
+TEST_F(Checkpoint, IsNotPublishedWhereItMayNotBe) {
+  ASSERT_TRUE(write(1).ok());
+  const CheckpointFile contents[] = {{"config.json", std::string("{}")}};
+  const auto written = write_checkpoint(files_, kOutput, 2, contents, {},
+                                        [] { return failed_precondition("another has the run"); });
+  EXPECT_EQ(written.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(written.status().message(), HasSubstr("another has the run"));
+  EXPECT_EQ(recover(files_), 1);
+  EXPECT_FALSE(files_.exists(join_path(kOutput, step_directory_name(2))));
+}
+
 TEST_F(Checkpoint, RefusesNamesThatLeaveTheDirectory) {
   for (const std::string name :
        {"", "/etc/x", "../x", "a/../../x", "manifest.json", "a/", "a//b"}) {

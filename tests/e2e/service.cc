@@ -200,6 +200,31 @@ std::string submit(const TestNode& node, const proto::Run& run, const std::strin
   return node.ask("submit -c " + path + " --name " + name)["run"].get<std::string>();
 }
 
+std::vector<std::string> member(const std::string& secret, int join) {
+  std::vector<std::string> options = {"--insecure", "--secret", secret, "--listen", "127.0.0.1:0"};
+  if (join != 0) options.insert(options.end(), {"--join", "127.0.0.1:" + std::to_string(join)});
+  return options;
+}
+
+int port_of(const TestNode& node) {
+  const std::string last = " is ready at 127.0.0.1:";
+  node.wait_for_log(last);
+  const std::string log = node.log();
+  const size_t at = log.rfind(last);
+  return at == std::string::npos ? 0 : std::stoi(log.substr(at + last.size()));
+}
+
+void submit_when_known(const TestNode& node, const proto::Run& run, const std::string& name) {
+  const std::string path = testing::TempDir() + name + ".yaml";
+  write_file(path, run_config_yaml(run));
+  ProgramResult result;
+  const bool submitted = poll([&] {
+    result = run_program("submit --name " + name + " -c " + path + " --state " + node.state());
+    return result.exit_code == 0;
+  });
+  EXPECT_TRUE(submitted) << result.output << node.log();
+}
+
 std::string undisturbed(proto::Run run) {
   run.mutable_output()->set_directory(run.output().directory() + "_undisturbed");
   EXPECT_TRUE(system_files().remove_all(run.output().directory()).ok());

@@ -60,6 +60,14 @@ proto::Run lasting_run(const TestNode& node, const std::string& name, double sec
 /// The id of the run, submitted to `node` by its program.
 std::string submit(const TestNode& node, const proto::Run& run, const std::string& name);
 
+/// The options of a node of a cluster without TLS, as tests may have it; `join` is the port of
+/// another one.
+std::vector<std::string> member(const std::string& secret, int join = 0);
+/// Of a member.
+int port_of(const TestNode& node);
+/// Submits once all nodes that the run names know each other.
+void submit_when_known(const TestNode& node, const proto::Run& run, const std::string& name);
+
 /// The parameters that `percheron train` ends with for the same run.
 std::string undisturbed(proto::Run run);
 

@@ -11,7 +11,6 @@
 #include "tests/e2e/program.h"
 #include "tests/e2e/service.h"
 #include "tests/model/toy_model.h"
-#include "tools/run_config.h"
 
 namespace percheron {
 namespace {
@@ -37,21 +36,6 @@ TEST(ServiceDrain, ARunThatHasNowhereToGoWaitsAndGoesOnWithTheSameBits) {
   EXPECT_EQ(latest_masters(run), undisturbed(run));
 }
 
-/// The options of a node of a cluster without TLS, as tests may have it.
-std::vector<std::string> member(const std::string& secret, int join = 0) {
-  std::vector<std::string> options = {"--insecure", "--secret", secret, "--listen", "127.0.0.1:0"};
-  if (join != 0) options.insert(options.end(), {"--join", "127.0.0.1:" + std::to_string(join)});
-  return options;
-}
-
-int port_of(const TestNode& node) {
-  const std::string last = " is ready at 127.0.0.1:";
-  for (int i = 0; i < 100 && node.log().find(last) == std::string::npos; ++i) usleep(50'000);
-  const std::string log = node.log();
-  const size_t at = log.rfind(last);
-  return at == std::string::npos ? 0 : std::stoi(log.substr(at + last.size()));
-}
-
 bool says_that_one_is_drained(const TestNode& node) {
   return node.ask("status")["nodes"].dump().find("\"drained\":true") != std::string::npos;
 }
@@ -66,15 +50,7 @@ TEST(ServiceDrain, WorkersAndThenTheSupervisorGoToTheOtherNode) {
   run.mutable_placement()->set_targets(0, "first/cpu:0");
   run.mutable_placement()->add_targets("second/cpu:0");
   run.mutable_placement()->set_trainers(0, "first/cpu:1");
-  std::string submitted;
-  for (int i = 0; i < 100 && submitted.empty(); ++i) {  // until both know each other
-    write_file(testing::TempDir() + "drain.yaml", run_config_yaml(run));
-    const ProgramResult result = run_program("submit --name moved -c " + testing::TempDir() +
-                                             "drain.yaml --state " + first.state());
-    if (result.exit_code == 0) submitted = result.output;
-    usleep(50'000);
-  }
-  ASSERT_FALSE(submitted.empty()) << first.log();
+  submit_when_known(first, run, "moved");
   first.wait_for_step("moved", 5);
   EXPECT_THAT(first.ask("drain second")["text"].get<std::string>(),
               HasSubstr("run moved has left"));

@@ -212,15 +212,6 @@ std::vector<std::string> member(const std::string& certificates, int port, int j
   return options;
 }
 
-/// Where the node that logs to `node` listens.
-int port_of(const TestNode& node) {
-  const std::string last = " is ready at 127.0.0.1:";
-  for (int i = 0; i < 100 && node.log().find(last) == std::string::npos; ++i) usleep(50'000);
-  const std::string log = node.log();
-  const size_t at = log.rfind(last);
-  return at == std::string::npos ? 0 : std::stoi(log.substr(at + last.size()));
-}
-
 TEST(Service, TwoMachinesShareARunAndOneMayDie) {
   const std::string certificates = testing::TempDir() + "service_certs";
   ASSERT_TRUE(system_files().remove_all(certificates).ok());
