@@ -4,12 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/log.h"
 
 namespace percheron {
 namespace {
+
+constexpr auto kLookAgain = std::chrono::seconds(1);
 
 std::string list(const std::vector<PlacedDevice>& devices) {
   std::vector<std::string> texts;
@@ -203,8 +206,14 @@ Status Scaler::wait_for(const WorkerPlaces::Devices& working, const WorkerPlaces
              std::ranges::all_of(entry.second.trainers, so(WorkerKind::kTrainer));
     });
   };
+  const auto is_so = [&] { return stopping_ || (all(working, true) && all(gone, false)); };
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stopping_ || (all(working, true) && all(gone, false)); });
+  while (!changed_.wait_for(lock, kLookAgain, is_so)) {
+    lock.unlock();
+    const std::string given_up = workers_.given_up(working);
+    if (!given_up.empty()) return unavailable(given_up);
+    lock.lock();
+  }
   return stopping_ ? cancelled("the run has ended meanwhile") : ok_status();
 }
 

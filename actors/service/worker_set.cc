@@ -420,6 +420,19 @@ Status WorkerSet::end(const std::set<PlacedDevice>& devices) {
   return ok_status();
 }
 
+std::string WorkerSet::given_up(const std::map<PlacedDevice, ClusterPlacement::Roles>& devices) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [placed, roles] : devices) {
+    const auto known = workers_.find(placed);
+    if (known == workers_.end()) continue;
+    const Worker& worker = known->second;
+    if (worker.state != State::kEnded || worker.restart_at > 0 || worker.leaving) continue;
+    return fmt::format("the worker of {} ({}) is not started again: {}", placed.text(),
+                       roles.text(), worker.error);
+  }
+  return "";
+}
+
 std::vector<proto::WorkerState> WorkerSet::states() {
   const std::lock_guard lock(mutex_);
   std::vector<proto::WorkerState> states;

@@ -77,6 +77,9 @@ class WorkerSet {
   /// The way to all of them is lost: who waits is told.
   void link_lost(const std::string& why);
 
+  /// A sentence on the first of `devices` whose process has ended and is not started again; empty
+  /// when there is none.
+  std::string given_up(const std::map<PlacedDevice, ClusterPlacement::Roles>& devices);
   std::vector<proto::WorkerState> states();
 
  private:

@@ -88,5 +88,41 @@ TEST(Scaler, NoProcessIsEndedBeforeTheRunHasLetItsWorkerGo) {
   for (int i = 0; i < 200; ++i) take_one_out();
 }
 
+TEST(Scaler, AnOrderIsAnsweredWhenItsNewWorkerIsGivenUp) {
+  Course course;
+  RunControl control;
+  control.attach([&course](const RunControl::Message& message) {
+    if (std::holds_alternative<RunControl::Ready>(message)) course.add("ready");
+  });
+  ClusterPlacement placement;
+  placement.targets = {cpu(0)};
+  placement.trainers = {cpu(1)};
+  WorkerSet workers(placement, {},
+                    {[](const PlacedDevice&, const proto::Frame&) {},
+                     [&course](const std::string&, const proto::Frame& frame) {
+                       if (frame.has_spawn())
+                         course.add("spawn " + frame.spawn().worker().device());
+                     }},
+                    control, system_clock());
+  Scaler scaler(placement, {}, "alpha", workers, control,
+                {[&course](const proto::RunOrderReply& reply) { course.add(reply.error()); },
+                 [](const proto::RunPlacement&) {}, [](WorkerKind, int, const PlacedDevice&) {}});
+  scaler.begin();
+  proto::ScaleRun order;
+  order.set_request(1);
+  order.add_add_targets("cpu:3");
+  scaler.take(order);
+  course.wait_for("spawn cpu:3");
+  workers.take(cpu(3), proto::WorkerLoaded());
+  workers.take(cpu(3), proto::WorkerPrepared());
+  course.wait_for("ready");
+  proto::WorkerEnded ended;
+  ended.set_how("signal 9 (Killed)");
+  workers.take(cpu(3), ended);
+  course.wait_for("the worker of alpha/cpu:3 (target 1) is not started again: signal 9 (Killed)");
+  workers.stop();
+  scaler.stop();
+}
+
 }  // namespace
 }  // namespace percheron
