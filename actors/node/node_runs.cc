@@ -69,6 +69,11 @@ void NodeDaemon::supervisor_ended_locked(const ChildPtr& child, bool well, const
   record->clear_former_nodes();
   if (run_is_over(report.state()) || record->released()) {
     record->set_ended(clock_.unix_seconds());
+    if (!run_is_over(report.state()) && report.state() != proto::RunReport::PAUSED) {
+      // It died before it could say so.
+      report.set_state(proto::RunReport::PAUSED);
+      report.set_message("its devices are given back; its supervisor ended: " + how);
+    }
   } else if (shutting_down_) {
     report.set_state(proto::RunReport::QUEUED);
     report.set_message("the daemon ended");
