@@ -122,16 +122,18 @@ PolicyCost measure_policies(int nodes) {
 class FakeSampler {
  public:
   FakeSampler(caf::event_based_actor* self, PeersPtr peers, const StepPlan& plan)
-      : self_(self), peers_(std::move(peers)), plan_(plan) {}
+      : self_(self),
+        peers_(std::move(peers)),
+        plan_(plan),
+        targets_(static_cast<int64_t>(peers_->targets.all().size())) {}
 
   void freed(int64_t steps) {
     may_put_ = std::min(plan_.steps(), steps + 2) * plan_.micro_batches_per_step();
     put_some();
   }
   void put_some() {
-    const auto targets = static_cast<int64_t>(peers_->targets.size());
     for (int i = 0; i < kAtOnce && next_ < may_put_; ++i, ++next_) {
-      const auto target = static_cast<int32_t>(next_ % targets);
+      const auto target = static_cast<int32_t>(next_ % targets_);
       Ticket ticket;
       ticket.id = {0, next_};
       ticket.step = next_ / plan_.micro_batches_per_step();
@@ -153,6 +155,7 @@ class FakeSampler {
   caf::event_based_actor* self_;
   PeersPtr peers_;
   const StepPlan& plan_;
+  const int64_t targets_;
   int64_t next_ = 0, may_put_ = 0;
 };
 
@@ -235,25 +238,32 @@ double measure_actors(int nodes) {
   settings.setup = setup;
   peers->supervisor = start_supervisor(
       system,
-      SupervisorWorld{parts, observer, disk, no_signals, settings,
-                      [&end](const Status& status, const RunSummary&) { end.set_value(status); }},
+      SupervisorWorld{parts,
+                      observer,
+                      disk,
+                      no_signals,
+                      settings,
+                      [&end](const Status& status, const RunSummary&) { end.set_value(status); },
+                      {}},
       peers);
   peers->mailbox = start_mailbox(system, parts, peers);
+  for (int32_t number = 0; number < nodes; ++number) {
+    peers->trainers.set(number, system.spawn([=](caf::event_based_actor* self) {
+      return fake_trainer(self, peers, number);
+    }));
+    peers->targets.set(number, system.spawn([](caf::event_based_actor*) -> caf::behavior {
+      return {[](const Begin&) {}};
+    }));
+  }
   peers->sampler = system.spawn(
       [&](caf::event_based_actor* self) { return fake_sampler(self, peers, setup->steps); });
-  for (int32_t number = 0; number < nodes; ++number) {
-    peers->trainers.push_back(system.spawn(
-        [=](caf::event_based_actor* self) { return fake_trainer(self, peers, number); }));
-    peers->targets.push_back(system.spawn(
-        [](caf::event_based_actor*) -> caf::behavior { return {[](const Begin&) {}}; }));
-  }
   const int64_t begin = now_ns();
   caf::anon_send(peers->supervisor, Begin{0});
   const Status status = end.get_future().get();
   const double seconds = static_cast<double>(now_ns() - begin) * 1e-9;
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
   for (const auto* actors : {&peers->targets, &peers->trainers}) {
-    for (const caf::actor& actor : *actors) {
+    for (const caf::actor& actor : actors->all()) {
       caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
     }
   }
@@ -261,7 +271,7 @@ double measure_actors(int nodes) {
     caf::anon_send_exit(*actor, caf::exit_reason::user_shutdown);
   }
   system.await_all_actors_done();
-  *peers = Peers();
+  peers->clear();
   return status.ok() ? static_cast<double>(setup->steps.micro_batches(0)) / seconds : 0;
 }
 
