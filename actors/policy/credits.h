@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <utility>
 #include <vector>
 
+#include "actors/policy/micro_batch_map.h"
 #include "base/status.h"
 #include "data/micro_batch.h"
 
@@ -53,22 +54,25 @@ class Credits final : public CreditSource {
   uint64_t peak(int node) const { return nodes_[node].peak; }
 
  private:
+  using StepBytes = std::vector<std::pair<int64_t, uint64_t>>;  // by step, ascending
   struct Node {
     uint64_t bytes_max = 0;
     uint64_t in_use = 0;
     uint64_t peak = 0;
-    int64_t units = 0;                    // micro-batches
-    std::map<int64_t, uint64_t> by_step;  // bytes held, per step
+    int64_t units = 0;  // micro-batches
+    StepBytes by_step;  // held
   };
   struct Grant {
     int node = 0;
-    WorkUnit unit;
+    int64_t step = 0;
+    uint64_t bytes = 0;
   };
+  static uint64_t& bytes_of(StepBytes& steps, int64_t step);
 
   const int64_t ahead_max_;
   std::vector<Node> nodes_;
-  std::map<MicroBatchId, Grant> grants_;
-  std::map<int64_t, uint64_t> step_bytes_;  // of every step that a grant was given for, and open
+  MicroBatchMap<Grant> grants_;
+  StepBytes step_bytes_;  // all features, of every step that a grant was given for, and open
 };
 
 }  // namespace percheron

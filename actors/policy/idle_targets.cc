@@ -1,5 +1,7 @@
 #include "actors/policy/idle_targets.h"
 
+#include <algorithm>
+
 namespace percheron {
 
 IdleTargets::IdleTargets(std::vector<int> nodes) : nodes_(std::move(nodes)) {}
@@ -8,30 +10,30 @@ void IdleTargets::unblock(int node) {
   const auto blocked = blocked_.find(node);
   if (blocked == blocked_.end()) return;
   by_bytes_.erase({blocked->second, node});
-  blocked_.erase(blocked);
+  blocked_.erase(node);
 }
 
 void IdleTargets::add(int target) {
   const int node = nodes_[static_cast<size_t>(target)];
-  waiting_[node].insert(target);
+  std::vector<int>& waiting = waiting_[node];
+  const auto place = std::ranges::lower_bound(waiting, target);
+  if (place == waiting.end() || *place != target) waiting.insert(place, target);
   unblock(node);
   ready_.insert(node);
 }
 
 void IdleTargets::remove(int target) {
   const int node = nodes_[static_cast<size_t>(target)];
-  const auto waiting = waiting_.find(node);
-  if (waiting == waiting_.end()) return;
-  waiting->second.erase(target);
-  if (!waiting->second.empty()) return;
-  waiting_.erase(waiting);
+  std::vector<int>& waiting = waiting_[node];
+  std::erase(waiting, target);
+  if (!waiting.empty()) return;
   ready_.erase(node);
   unblock(node);
 }
 
 bool IdleTargets::contains(int target) const {
   const auto waiting = waiting_.find(nodes_[static_cast<size_t>(target)]);
-  return waiting != waiting_.end() && waiting->second.count(target) != 0;
+  return waiting != waiting_.end() && std::ranges::binary_search(waiting->second, target);
 }
 
 std::set<int> IdleTargets::all() const {
@@ -56,7 +58,7 @@ std::optional<std::pair<int, Production>> IdleTargets::next(SamplerPolicy& sampl
     }
     if (ready_.empty()) return std::nullopt;
     const int node = *ready_.begin();
-    const int target = *waiting_.at(node).begin();
+    const int target = waiting_.at(node).front();
     const uint64_t bytes = unit->bytes;
     ++asked_;
     if (const auto production = sampler.next(target, node, now_ns)) {

@@ -1,12 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "actors/policy/number_map.h"
+#include "actors/policy/number_set.h"
 #include "actors/policy/sampler_policy.h"
 
 namespace percheron {
@@ -40,9 +41,9 @@ class IdleTargets {
   void unblock(int node);
 
   std::vector<int> nodes_;
-  std::map<int, std::set<int>> waiting_;         // targets by node; no empty set
-  std::set<int> ready_;                          // nodes with waiting targets, to be asked
-  std::map<int, uint64_t> blocked_;              // and those without room for so many bytes
+  NumberMap<std::vector<int>> waiting_;          // targets by node, ascending
+  NumberSet ready_;                              // nodes with waiting targets, to be asked
+  NumberMap<uint64_t> blocked_;                  // and those without room for so many bytes
   std::set<std::pair<uint64_t, int>> by_bytes_;  // the same
   int64_t asked_ = 0;
 };

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <vector>
 
+#include "actors/policy/micro_batch_map.h"
 #include "data/micro_batch.h"
 
 namespace percheron {
@@ -50,7 +50,7 @@ class LeaseTable {
 
   int64_t ttl_ns_;
   int64_t next_token_ = 1;
-  std::map<MicroBatchId, Lease> leases_;
+  MicroBatchMap<Lease> leases_;
 };
 
 }  // namespace percheron

@@ -88,10 +88,9 @@ void MailboxPolicy::set_state(Entry& entry, State state) {
 
 void MailboxPolicy::count_open(int queue, int64_t change) {
   Tickets& tickets = queues_.at(queue);
-  if (tickets.open > 0) fullest_.erase({-tickets.open, queue});
   tickets.open += change;
   queued_open_ = static_cast<size_t>(static_cast<int64_t>(queued_open_) + change);
-  if (tickets.open > 0) fullest_.insert({-tickets.open, queue});
+  fullest_.set(queue, tickets.open);
 }
 
 void MailboxPolicy::queue(Entry& entry) {
@@ -157,7 +156,7 @@ std::optional<MicroBatchId> MailboxPolicy::pick(int trainer, int home) {
   if (serves_in_order()) return next_in_order(trainer);
   const auto own = first_of(queue_of(trainer, home));
   if (own || !steals_work() || fullest_.empty()) return own;
-  return first_of(fullest_.begin()->second);
+  return first_of(fullest_.largest());
 }
 
 std::optional<Work> MailboxPolicy::take(int trainer, int home, int64_t now_ns) {
@@ -366,14 +365,13 @@ std::map<int, MailboxPolicy::Queue> MailboxPolicy::queues() const {
   return queues;
 }
 
-std::map<int, MailboxPolicy::Queue> MailboxPolicy::take_changed_queues() {
-  std::map<int, Queue> queues;
+std::vector<std::pair<int, MailboxPolicy::Queue>> MailboxPolicy::take_changed_queues() {
+  std::vector<std::pair<int, Queue>> queues;
   for (int number : changed_) {
     const auto tickets = queues_.find(number);
-    queues[number] =
-        tickets == queues_.end()
-            ? Queue{}
-            : Queue{static_cast<int64_t>(tickets->second.ids.size()), tickets->second.bytes};
+    Queue& queue = queues.emplace_back(number, Queue{}).second;
+    if (tickets == queues_.end()) continue;
+    queue = {static_cast<int64_t>(tickets->second.ids.size()), tickets->second.bytes};
   }
   changed_.clear();
   return queues;

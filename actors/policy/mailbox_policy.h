@@ -3,14 +3,18 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "actors/policy/assignment.h"
+#include "actors/policy/largest_count.h"
 #include "actors/policy/lease_table.h"
+#include "actors/policy/micro_batch_map.h"
+#include "actors/policy/number_map.h"
+#include "actors/policy/number_set.h"
 #include "actors/policy/step_plan.h"
 #include "actors/policy/ticket.h"
+#include "actors/policy/ticket_queue.h"
 #include "actors/policy/trainer_pace.h"
 #include "actors/policy/waiting_line.h"
 
@@ -96,7 +100,7 @@ class MailboxPolicy {
   };
   std::map<int, Queue> queues() const;
   /// Those that changed since the last call of this, as they are now.
-  std::map<int, Queue> take_changed_queues();
+  std::vector<std::pair<int, Queue>> take_changed_queues();
   /// Queued tickets of steps that are not open.
   size_t queued_later() const { return queued_ - queued_open_; }
   /// Of the open step some micro-batch has no ticket yet.
@@ -118,8 +122,8 @@ class MailboxPolicy {
     int queue = 0;               // while queued
   };
   struct Tickets {
-    std::set<MicroBatchId> ids;  // in order, so the first is the oldest, and the open step's lead
-    int64_t open = 0;            // of the open step
+    TicketQueue ids;   // in order, so the first is the oldest, and the open step's lead
+    int64_t open = 0;  // of the open step
     uint64_t bytes = 0;
   };
   bool serves_in_order() const {
@@ -154,21 +158,21 @@ class MailboxPolicy {
 
   Assignment assignment_;
   std::vector<int> members_;
-  std::map<int, int64_t> rank_;  // of each member
+  NumberMap<int64_t> rank_;  // of each member
   LeaseTable leases_;
   std::optional<PlannedStep> open_;
   MicroBatchId committed_before_{0, 0};  // every micro-batch before this one is committed
-  std::map<MicroBatchId, Entry> entries_;
-  std::map<int, Tickets> queues_;
-  std::set<std::pair<int64_t, int>> fullest_;  // {-tickets of the open step, queue}, none empty
-  std::set<int> changed_;                      // queues, for take_changed_queues()
+  MicroBatchMap<Entry> entries_;
+  NumberMap<Tickets> queues_;
+  LargestCount fullest_;  // of the queues' tickets of the open step
+  NumberSet changed_;     // queues, for take_changed_queues()
   size_t queued_ = 0, queued_open_ = 0;
   int64_t present_ = 0, computed_ = 0;  // of the open step: not gone; computed
   std::vector<int64_t> next_in_order_;  // of each rank: the first index that it has not computed
 
   WaitingLine line_;
-  std::set<int> ready_;                         // queues with a waiter and a ticket for it
-  std::map<int, WaitingLine::Waiter> resting_;  // who had better not take any more of this step
+  NumberSet ready_;                         // queues with a waiter and a ticket for it
+  NumberMap<WaitingLine::Waiter> resting_;  // who had better not take any more of this step
   TrainerPace pace_;
   int64_t membership_ = 0;
   int64_t steals_ = 0, duplicates_ = 0, stale_ = 0, queued_again_ = 0;

@@ -2,13 +2,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <vector>
 
 #include "actors/policy/credits.h"
 #include "actors/policy/lease_table.h"
+#include "actors/policy/micro_batch_map.h"
 
 namespace percheron {
 
@@ -79,8 +79,8 @@ class SamplerPolicy {
   LeaseTable leases_;
   std::optional<WorkUnit> peeked_;
   bool ended_ = false;
-  std::map<MicroBatchId, Flight> flights_;  // handed out and not freed
-  std::set<MicroBatchId> again_queue_;      // of flights_, to be handed out again
+  MicroBatchMap<Flight> flights_;       // handed out and not freed
+  std::set<MicroBatchId> again_queue_;  // of flights_, to be handed out again
   int64_t open_step_ = 0;
   int64_t stale_ = 0, again_ = 0;
 };

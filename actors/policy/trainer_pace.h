@@ -2,9 +2,10 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <vector>
+
+#include "actors/policy/number_map.h"
 
 namespace percheron {
 
@@ -54,7 +55,7 @@ class TrainerPace {
   static int64_t free_at(const Trainer& trainer, int64_t now_ns);
   int64_t earliest_end(int64_t left, int64_t now_ns);
 
-  std::map<int, Trainer> trainers_;  // everyone that was ever a member
+  NumberMap<Trainer> trainers_;  // everyone that was ever a member
   std::vector<Trainer*> members_;
   size_t unknown_ = 0;  // members without a pace
   int64_t left_ = -1;   // when end_ns_ was worked out; -1 = it was not

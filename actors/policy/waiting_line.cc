@@ -2,37 +2,52 @@
 
 namespace percheron {
 
+void WaitingLine::append(int trainer, Links Place::*links, Links& ends) {
+  (places_.at(trainer).*links) = {ends.last, kNobody};
+  (ends.last == kNobody ? ends.first : (places_.at(ends.last).*links).last) = trainer;
+  ends.last = trainer;
+}
+
+void WaitingLine::unlink(const Place& place, Links Place::*links, Links& ends) {
+  const auto [before, behind] = place.*links;
+  (before == kNobody ? ends.first : (places_.at(before).*links).last) = behind;
+  (behind == kNobody ? ends.last : (places_.at(behind).*links).first) = before;
+}
+
 void WaitingLine::join(const Waiter& waiter) {
-  if (!turns_.emplace(waiter.trainer, next_turn_).second) return;
-  line_.emplace_hint(line_.end(), next_turn_, waiter);
-  at_queue_[waiter.queue].insert(next_turn_++);
+  if (!places_.emplace(waiter.trainer, Place{waiter, {}, {}}).second) return;
+  append(waiter.trainer, &Place::in_line, line_);
+  append(waiter.trainer, &Place::at_queue, queues_[waiter.queue]);
 }
 
 void WaitingLine::leave(int trainer) {
-  const auto turn = turns_.find(trainer);
-  if (turn == turns_.end()) return;
-  const auto place = line_.find(turn->second);
-  const auto queue = at_queue_.find(place->second.queue);
-  queue->second.erase(turn->second);
-  if (queue->second.empty()) at_queue_.erase(queue);
-  line_.erase(place);
-  turns_.erase(turn);
+  const auto found = places_.find(trainer);
+  if (found == places_.end()) return;
+  const Place& place = found->second;
+  unlink(place, &Place::in_line, line_);
+  unlink(place, &Place::at_queue, queues_[place.waiter.queue]);
+  places_.erase(trainer);
 }
 
 void WaitingLine::clear() {
-  line_.clear();
-  turns_.clear();
-  at_queue_.clear();
+  places_.clear();
+  queues_.clear();
+  line_ = {};
 }
 
 const WaitingLine::Waiter* WaitingLine::first_at(int queue) const {
-  const auto turns = at_queue_.find(queue);
-  return turns == at_queue_.end() ? nullptr : &line_.at(*turns->second.begin());
+  const auto ends = queues_.find(queue);
+  if (ends == queues_.end() || ends->second.first == kNobody) return nullptr;
+  return &places_.at(ends->second.first).waiter;
 }
 
 std::vector<WaitingLine::Waiter> WaitingLine::waiters() const {
   std::vector<Waiter> waiters;
-  for (const auto& [turn, waiter] : line_) waiters.push_back(waiter);
+  for (int trainer = line_.first; trainer != kNobody;) {
+    const Place& place = places_.at(trainer);
+    waiters.push_back(place.waiter);
+    trainer = place.in_line.last;
+  }
   return waiters;
 }
 

@@ -1,10 +1,8 @@
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <optional>
-#include <set>
 #include <vector>
+
+#include "actors/policy/number_map.h"
 
 namespace percheron {
 
@@ -23,20 +21,33 @@ class WaitingLine {
   void leave(int trainer);
   void clear();
 
-  bool contains(int trainer) const { return turns_.count(trainer) != 0; }
-  bool empty() const { return line_.empty(); }
+  bool contains(int trainer) const { return places_.count(trainer) != 0; }
+  bool empty() const { return line_.first == kNobody; }
   /// Of all; only if not empty().
-  const Waiter& first() const { return line_.begin()->second; }
+  const Waiter& first() const { return places_.at(line_.first).waiter; }
   /// Of those at a queue; null if there is none.
   const Waiter* first_at(int queue) const;
   /// Everybody, longest first.
   std::vector<Waiter> waiters() const;
 
  private:
-  int64_t next_turn_ = 0;
-  std::map<int64_t, Waiter> line_;             // by turn
-  std::map<int, int64_t> turns_;               // of each trainer
-  std::map<int, std::set<int64_t>> at_queue_;  // turns; no empty set
+  static constexpr int kNobody = -1;
+  /// The neighbours of a trainer, or the ends of a line.
+  struct Links {
+    int first = kNobody, last = kNobody;
+  };
+  struct Place {
+    Waiter waiter;
+    Links in_line;   // before, behind
+    Links at_queue;  // likewise
+  };
+
+  void append(int trainer, Links Place::*links, Links& ends);
+  void unlink(const Place& place, Links Place::*links, Links& ends);
+
+  NumberMap<Place> places_;  // by trainer
+  NumberMap<Links> queues_;  // the ends of those that were waited at
+  Links line_;
 };
 
 }  // namespace percheron
