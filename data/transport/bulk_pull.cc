@@ -204,7 +204,7 @@ Status BulkPull::receive_bytes(ByteStream& stream, std::span<std::byte> into, ui
   while (!into.empty()) {
     const std::span<std::byte> room = into.first(std::min(kPieceBytes, into.size()));
     PERCHERON_ASSIGN_OR_RETURN(const std::optional<size_t> count,
-                               stream.read_some(room, io_deadline()));
+                               stream.read_batch(room, io_deadline()));
     if (!count) return unavailable(stream.peer() + " stopped sending");
     if (*count == 0) return unavailable(stream.peer() + " closed the connection");
     crc = crc32c(room.first(*count), crc);

@@ -27,17 +27,23 @@ Result<bool> read_request(ByteStream& stream, Deadline deadline, ChunkRequest& r
 
 Status send_chunk(ByteStream& stream, std::span<const std::byte> chunk, Deadline deadline) {
   const ChunkAnswer answer{BulkAnswer::kChunkFollows, static_cast<uint32_t>(chunk.size())};
-  PERCHERON_RETURN_IF_ERROR(stream.write(encode(answer), deadline));
+  const std::array<std::byte, kBulkAnswerBytes> header = encode(answer);
+  std::span<const std::byte> before = header;
+  std::array<std::byte, kBulkCrcBytes> end;
   uint32_t crc = 0;
   while (!chunk.empty()) {
     const std::span<const std::byte> piece = chunk.first(std::min(kPieceBytes, chunk.size()));
-    crc = crc32c(piece, crc);
-    PERCHERON_RETURN_IF_ERROR(stream.write(piece, deadline));
     chunk = chunk.subspan(piece.size());
+    crc = crc32c(piece, crc);
+    std::span<const std::byte> behind;
+    if (chunk.empty()) {
+      put_number(std::span<std::byte>(end), crc);
+      behind = end;
+    }
+    PERCHERON_RETURN_IF_ERROR(stream.write_parts({before, piece, behind}, deadline));
+    before = {};
   }
-  std::array<std::byte, kBulkCrcBytes> end;
-  put_number(std::span<std::byte>(end), crc);
-  return stream.write(end, deadline);
+  return ok_status();
 }
 
 Status answer_request(ByteStream& stream, const BulkRegions& regions, const ChunkRequest& request,

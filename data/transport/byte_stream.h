@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,9 +31,19 @@ class ByteStream {
   /// nothing when none came till then, 0 when the peer ended the stream. kUnavailable when the
   /// connection broke, kCancelled after close().
   virtual Result<std::optional<size_t>> read_some(std::span<std::byte> into, Deadline deadline) = 0;
+  /// As read_some() where at least into.size() bytes are sure to come: may wait until a good part
+  /// of them are there, so that a reader of many bytes wakes up less often. What is there at the
+  /// deadline or at the end of the stream is taken, however little.
+  virtual Result<std::optional<size_t>> read_batch(std::span<std::byte> into, Deadline deadline) {
+    return read_some(into, deadline);
+  }
   /// Writes all of `bytes`. After an error, also that the deadline passed (kUnavailable), nobody
   /// knows what arrived: close the stream.
   virtual Status write(std::span<const std::byte> bytes, Deadline deadline) = 0;
+  /// As write() of one part behind the other, where the socket can in one call: a few bytes of
+  /// their own would be a packet, and wake up the reader, for themselves.
+  virtual Status write_parts(std::initializer_list<std::span<const std::byte>> parts,
+                             Deadline deadline);
   /// Ends reads and writes that wait in any thread, and all later ones.
   virtual void close() = 0;
   /// As the last call of who refuses a peer: lets what was written arrive before the end, which

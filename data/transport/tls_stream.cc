@@ -99,17 +99,12 @@ class TlsStream final : public ByteStream {
       : handshake_(std::move(handshake)), tls_peer_(std::move(tls_peer)), ssl_(std::move(ssl)) {}
 
   Result<std::optional<size_t>> read_some(std::span<std::byte> into, Deadline deadline) override {
-    PERCHERON_CHECK(!into.empty(), "a read of no bytes");
-    for (;;) {
-      size_t count = 0;
-      const Outcome outcome =
-          call([&](SSL* ssl) { return SSL_read_ex(ssl, into.data(), into.size(), &count); });
-      if (closed_) return closed_here();
-      if (outcome.ssl_error == SSL_ERROR_NONE) return std::optional<size_t>(count);
-      if (outcome.ssl_error == SSL_ERROR_ZERO_RETURN) return std::optional<size_t>(0);
-      PERCHERON_ASSIGN_OR_RETURN(const bool ready, wait(outcome, deadline));
-      if (!ready) return std::optional<size_t>();
-    }
+    return read(into, 1, deadline);
+  }
+
+  // OpenSSL may hold a part of a record that the socket will not bring again.
+  Result<std::optional<size_t>> read_batch(std::span<std::byte> into, Deadline deadline) override {
+    return read(into, into.size() > 2 * kHeldMax ? into.size() - kHeldMax : 1, deadline);
   }
 
   Status write(std::span<const std::byte> bytes, Deadline deadline) override {
@@ -143,6 +138,26 @@ class TlsStream final : public ByteStream {
   const TlsPeer* tls_peer() const override { return &tls_peer_; }
 
  private:
+  static constexpr size_t kHeldMax = size_t{32} << 10;  // a record of TLS is half of that
+
+  // Waits for `least` bytes where none are there.
+  Result<std::optional<size_t>> read(std::span<std::byte> into, size_t least, Deadline deadline) {
+    PERCHERON_CHECK(!into.empty(), "a read of no bytes");
+    for (bool late = false;;) {
+      size_t count = 0;
+      const Outcome outcome =
+          call([&](SSL* ssl) { return SSL_read_ex(ssl, into.data(), into.size(), &count); });
+      if (closed_) return closed_here();
+      if (outcome.ssl_error == SSL_ERROR_NONE) return std::optional<size_t>(count);
+      if (outcome.ssl_error == SSL_ERROR_ZERO_RETURN) return std::optional<size_t>(0);
+      if (late) return std::optional<size_t>();
+      PERCHERON_RETURN_IF_ERROR(low_water_.set(handshake_.socket.get(), least));
+      PERCHERON_ASSIGN_OR_RETURN(const bool ready, wait(outcome, deadline));
+      // Fewer than were waited for may be there.
+      late = !ready;
+    }
+  }
+
   // A reader and a writer take turns at `ssl_`, which is not thread-safe; neither waits inside.
   template <class Call>
   Outcome call(Call function) {
@@ -170,6 +185,7 @@ class TlsStream final : public ByteStream {
 
   const TlsHandshake handshake_;
   const TlsPeer tls_peer_;
+  LowWaterMark low_water_;  // the reader's
   std::atomic<bool> closed_{false};
   std::mutex mutex_;
   const SslPtr ssl_;  // after the socket, which it uses
