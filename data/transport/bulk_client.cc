@@ -110,6 +110,7 @@ Result<PulledRegion> BulkClient::try_pull(std::optional<SharedRegion> given,
     counts_.chunks_retried += pull.chunks_retried();
   }
   if (!status.ok()) return status;
+  region.note_written(request.bytes);
   return PulledRegion{std::move(region), std::move(hold)};
 }
 

@@ -5,11 +5,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "base/check.h"
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010  // Linux 5.1
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23  // Linux 5.14
 #endif
@@ -51,6 +55,12 @@ Status populate(const FileDescriptor& fd, std::byte* data, size_t begin, size_t 
   return result == 0 ? ok_status() : os_error("reserve memory", result);
 }
 
+Result<size_t> size_of(const FileDescriptor& fd) {
+  struct stat info;
+  if (::fstat(fd.get(), &info) < 0) return os_error("ask the size of a shared region", errno);
+  return static_cast<size_t>(info.st_size);
+}
+
 }  // namespace
 
 Result<SharedRegion> SharedRegion::create(const std::string& name, size_t bytes, Backing backing) {
@@ -69,30 +79,44 @@ Result<SharedRegion> SharedRegion::create(const std::string& name, size_t bytes,
   if (backing == Backing::kReserved) {
     const Status populated = region.reserve(0, bytes);
     if (!populated.ok()) return populated.with_context(named("create", name, bytes));
+    region.backed_ = bytes;
   }
   return region;
 }
 
 Result<SharedRegion> SharedRegion::map(FileDescriptor fd, size_t bytes, Access access) {
-  if (bytes == 0) return data_loss("a shared region cannot have 0 bytes");
-  struct stat info;
-  if (::fstat(fd.get(), &info) < 0) return os_error("ask the size of a shared region", errno);
-  if (static_cast<uint64_t>(info.st_size) != bytes) {
-    return data_loss("a shared region has " + std::to_string(info.st_size) + " bytes, not " +
+  PERCHERON_ASSIGN_OR_RETURN(const size_t size, size_of(fd));
+  if (size != bytes) {
+    return data_loss("a shared region has " + std::to_string(size) + " bytes, not " +
                      std::to_string(bytes) + " as its sender says");
   }
+  return map_whole(std::move(fd), size, access);
+}
+
+Result<SharedRegion> SharedRegion::map_at_least(FileDescriptor fd, size_t bytes, Access access) {
+  PERCHERON_ASSIGN_OR_RETURN(const size_t size, size_of(fd));
+  if (size < bytes) {
+    return data_loss("a shared region has " + std::to_string(size) + " bytes, fewer than the " +
+                     std::to_string(bytes) + " that its sender says");
+  }
+  return map_whole(std::move(fd), size, access);
+}
+
+Result<SharedRegion> SharedRegion::map_whole(FileDescriptor fd, size_t size, Access access) {
+  if (size == 0) return data_loss("a shared region cannot have 0 bytes");
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
     return data_loss("what came as a shared region is none: its size is not sealed");
   }
-  PERCHERON_ASSIGN_OR_RETURN(std::byte* const data, map_memory(fd, bytes, access));
-  return SharedRegion(std::move(fd), data, bytes, access);
+  PERCHERON_ASSIGN_OR_RETURN(std::byte* const data, map_memory(fd, size, access));
+  return SharedRegion(std::move(fd), data, size, access);
 }
 
 SharedRegion::SharedRegion(SharedRegion&& other) noexcept
     : fd_(std::move(other.fd_)),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
+      backed_(std::exchange(other.backed_, 0)),
       access_(other.access_) {}
 
 SharedRegion& SharedRegion::operator=(SharedRegion&& other) noexcept {
@@ -101,6 +125,7 @@ SharedRegion& SharedRegion::operator=(SharedRegion&& other) noexcept {
   fd_ = std::move(other.fd_);
   data_ = std::exchange(other.data_, nullptr);
   size_ = std::exchange(other.size_, 0);
+  backed_ = std::exchange(other.backed_, 0);
   access_ = other.access_;
   return *this;
 }
@@ -114,8 +139,14 @@ Status SharedRegion::reserve(size_t offset, size_t bytes) {
   PERCHERON_CHECK(access_ == Access::kReadWrite && offset <= size_ && bytes <= size_ - offset,
                   "no writable part of the region");
   if (bytes == 0) return ok_status();
+  if (offset + bytes <= backed_) return ok_status();
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   return populate(fd_, data_, offset / page * page, offset + bytes);
+}
+
+void SharedRegion::note_written(size_t bytes) {
+  PERCHERON_CHECK(bytes <= size_, "more bytes than the region has");
+  backed_ = std::max(backed_, bytes);
 }
 
 Status SharedRegion::seal_content() {
@@ -141,6 +172,11 @@ Status SharedRegion::seal_content() {
   return ok_status();
 }
 
+Status SharedRegion::seal_for_others() {
+  if (::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0) return ok_status();
+  return os_error("seal a shared region against writing by others", errno);
+}
+
 Result<bool> SharedRegion::content_is_sealed() const {
   const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
   if (seals < 0) return os_error("ask the seals of a shared region", errno);
@@ -149,7 +185,7 @@ Result<bool> SharedRegion::content_is_sealed() const {
 
 void SharedRegion::reset() {
   if (data_ != nullptr) ::munmap(std::exchange(data_, nullptr), size_);
-  size_ = 0;
+  size_ = backed_ = 0;
   fd_.reset();
 }
 

@@ -26,6 +26,8 @@ class SharedRegion {
   /// Maps what another process made. kDataLoss unless `fd` is such a region of exactly `bytes`
   /// bytes with its size sealed: a peer could otherwise cut it off under a reader.
   static Result<SharedRegion> map(FileDescriptor fd, size_t bytes, Access access);
+  /// As map() of one of at least `bytes` bytes, of which its maker may have used but these.
+  static Result<SharedRegion> map_at_least(FileDescriptor fd, size_t bytes, Access access);
 
   ~SharedRegion() { reset(); }
   SharedRegion(SharedRegion&& other) noexcept;
@@ -37,8 +39,12 @@ class SharedRegion {
   std::span<std::byte> writable_bytes();
   Access access() const { return access_; }
   /// Allocates the pages of a part that is writable here, as kReserved does of all. Several threads
-  /// may do so for parts of their own.
+  /// may do so for parts of their own. Costs nothing where all have been reserved or written.
   Status reserve(size_t offset, size_t bytes);
+  /// All of the first `bytes` bytes have been written, so that their pages are there.
+  void note_written(size_t bytes);
+  /// Bytes at the start that are known to have been reserved or written.
+  size_t written_bytes() const { return backed_; }
 
   /// Borrowed, to be sent with FrameChannel::send().
   const FileDescriptor& fd() const { return fd_; }
@@ -46,17 +52,22 @@ class SharedRegion {
   /// Makes the content immutable for everybody and for good; access() is kRead afterwards.
   /// kFailedPrecondition while another writable mapping exists anywhere.
   Status seal_content();
+  /// From now on only this object's mapping can write, for good, and with its end nobody: who has
+  /// the descriptor can map it for reading. For memory that is used again. Needs Linux 5.1.
+  Status seal_for_others();
   /// Whether nobody can write to it any more.
   Result<bool> content_is_sealed() const;
 
  private:
   SharedRegion(FileDescriptor fd, std::byte* data, size_t size, Access access)
       : fd_(std::move(fd)), data_(data), size_(size), access_(access) {}
+  static Result<SharedRegion> map_whole(FileDescriptor fd, size_t size, Access access);
   void reset();
 
   FileDescriptor fd_;
   std::byte* data_ = nullptr;
   size_t size_ = 0;
+  size_t backed_ = 0;  // bytes at the start whose pages are known to be there
   Access access_ = Access::kRead;
 };
 
