@@ -78,6 +78,8 @@ constexpr MetricInfo kMetrics[] = {
     {"percheron_run_worker_restarts_total", kCounter, "node, device", "Worker processes that were started again, since their supervisor started"},
     {"percheron_supervisor_restarts_total", kCounter, "", "Times that a run's supervisor was started again"},
     {"percheron_node_feature_bytes", kGauge, "", "Bytes of features that a node keeps for its runs"},
+    {"percheron_node_feature_regions_total", kCounter, "kind, memory", "Features that a node's workers published, or that it pulled from other nodes, by whether their memory had been used before"},
+    {"percheron_node_idle_region_bytes", kGauge, "", "Bytes of memory that waits to be used for the next features from other nodes"},
     {"percheron_node_devices_in_use", kGauge, "", "Devices of a node that runs have now"},
     {"percheron_node_log_rotations_total", kCounter, "", "Times that a log file of a node was full and set aside"},
     {"percheron_node_runs_forgotten_total", kCounter, "", "Runs that were over, whose records and logs a node has removed"},

@@ -45,25 +45,27 @@ Status check(const Features& features, const std::string& path) {
 
 }  // namespace
 
-Status write_feature_block(FileSystem& files, const std::string& path, const Features& features) {
+Result<SafetensorsContent> lay_out_feature_block(const Features& features) {
   const MicroBatch& batch = features.batch;
-  const std::vector<int64_t> samples(batch.sample_ids.begin(), batch.sample_ids.end());
+  static_assert(sizeof(batch.sample_ids[0]) == sizeof(int64_t));
+  const std::span samples(reinterpret_cast<const int64_t*>(batch.sample_ids.data()),
+                          batch.sample_ids.size());
   std::vector<NamedTensor> tensors = {
       {"hidden_states", features.hidden_view()},
       {"token_ids", view_of(std::span<const uint32_t>(batch.token_ids))},
       {"loss_mask", view_of(std::span<const uint8_t>(batch.loss_mask))},
       {"offsets", view_of(std::span<const int32_t>(batch.offsets))},
-      {"sample_ids", view_of(std::span<const int64_t>(samples))}};
+      {"sample_ids", view_of(samples)}};
   if (!features.top1.empty())
     tensors.push_back({"top1", view_of(std::span<const int32_t>(features.top1))});
   if (!batch.padding.empty())
     tensors.push_back({"padding", view_of(std::span<const int32_t>(batch.padding))});
-  return write_safetensors(files, path, tensors,
-                           {{"format", kFormat},
-                            {"epoch", std::to_string(batch.id.epoch)},
-                            {"index", std::to_string(batch.id.index)},
-                            {"has_last", features.has_last ? "1" : "0"},
-                            {"fingerprint", features.fingerprint}});
+  return lay_out_safetensors("a block of features", tensors,
+                             {{"format", kFormat},
+                              {"epoch", std::to_string(batch.id.epoch)},
+                              {"index", std::to_string(batch.id.index)},
+                              {"has_last", features.has_last ? "1" : "0"},
+                              {"fingerprint", features.fingerprint}});
 }
 
 Result<Features> read_feature_block(FileSystem& files, const std::string& path) {

@@ -1,27 +1,27 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
-#include "base/file_system.h"
 #include "base/status.h"
 #include "data/features.h"
-#include "data/transport/file_descriptor.h"
+#include "data/transport/region_pool.h"
 
 namespace percheron {
 
-/// Features in shared memory, whose size and content are sealed: as write_feature_block() writes
-/// them.
+/// Features in shared memory, as lay_out_feature_block() lays them out.
 struct FeatureRegion {
-  FileDescriptor fd;
-  uint64_t bytes = 0;
-  uint32_t crc32c = 0;  // of all bytes
+  SharedRegion region;
+  uint64_t bytes = 0;   // at the start of the region
+  uint32_t crc32c = 0;  // of these bytes
+  bool used_before = false;
 };
 
+/// Writes to a region of `pool`, to which it goes back once nobody reads it any more.
 /// kResourceExhausted without memory.
-Result<FeatureRegion> write_feature_region(FileSystem& files, const Features& features);
+Result<FeatureRegion> write_feature_region(RegionPool& pool, const Features& features);
 
-/// A path by which this process opens what `fd` refers to.
-std::string path_of(const FileDescriptor& fd);
+/// Copies the features out of the first `bytes` bytes of a region. kDataLoss for what is none, and
+/// where the bytes contradict `crc32c`: their maker may have used the memory again too early.
+Result<Features> read_feature_region(FileDescriptor fd, uint64_t bytes, uint32_t crc32c);
 
 }  // namespace percheron

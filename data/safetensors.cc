@@ -10,6 +10,8 @@
 #include <set>
 #include <tuple>
 
+#include "data/safetensors_content.h"
+
 namespace percheron {
 namespace {
 
@@ -290,23 +292,37 @@ Result<ConstTensorView> SafetensorsFile::tensor(const std::string& name, DType d
   return view;
 }
 
-Status write_safetensors(FileSystem& files, const std::string& path,
-                         std::span<const NamedTensor> tensors,
-                         const std::map<std::string, std::string>& metadata) {
+Result<SafetensorsContent> lay_out_safetensors(const std::string& path,
+                                               std::span<const NamedTensor> tensors,
+                                               const std::map<std::string, std::string>& metadata) {
   PERCHERON_RETURN_IF_ERROR(check_names(path, tensors));
   // Wide elements first: then every tensor begins at a multiple of its element size.
   std::vector<NamedTensor> ordered(tensors.begin(), tensors.end());
   std::stable_sort(ordered.begin(), ordered.end(), [](const NamedTensor& a, const NamedTensor& b) {
     return dtype_bytes(a.view.dtype()) > dtype_bytes(b.view.dtype());
   });
-  PERCHERON_ASSIGN_OR_RETURN(const std::string header, make_header(path, ordered, metadata));
+  SafetensorsContent content;
+  PERCHERON_ASSIGN_OR_RETURN(content.header, make_header(path, ordered, metadata));
+  content.bytes = content.header.size();
+  for (const NamedTensor& tensor : ordered) {
+    content.tensors.push_back(tensor.view);
+    content.bytes += tensor.view.bytes();
+  }
+  return content;
+}
+
+Status write_safetensors(FileSystem& files, const std::string& path,
+                         std::span<const NamedTensor> tensors,
+                         const std::map<std::string, std::string>& metadata) {
+  PERCHERON_ASSIGN_OR_RETURN(const SafetensorsContent content,
+                             lay_out_safetensors(path, tensors, metadata));
   PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, files.create(path));
   const auto write_all = [&]() -> Status {
-    PERCHERON_RETURN_IF_ERROR(file->append(std::as_bytes(std::span(header))));
-    for (const NamedTensor& tensor : ordered) {
-      if (tensor.view.bytes() == 0) continue;
+    PERCHERON_RETURN_IF_ERROR(file->append(std::as_bytes(std::span(content.header))));
+    for (const ConstTensorView& tensor : content.tensors) {
+      if (tensor.bytes() == 0) continue;
       PERCHERON_RETURN_IF_ERROR(
-          file->append({static_cast<const std::byte*>(tensor.view.data()), tensor.view.bytes()}));
+          file->append({static_cast<const std::byte*>(tensor.data()), tensor.bytes()}));
     }
     PERCHERON_RETURN_IF_ERROR(file->sync());
     return file->close();

@@ -18,13 +18,43 @@ uint64_t FeatureRegions::slot(const std::string& run, MicroBatchId id) {
   return std::stoull(content_hash(std::as_bytes(std::span(text))).substr(0, 16), nullptr, 16);
 }
 
-Status FeatureRegions::keep(const std::string& run, const proto::FeatureKey& key,
-                            FileDescriptor fd) {
-  if (!fd.valid()) return data_loss("features were announced without their memory");
-  PERCHERON_ASSIGN_OR_RETURN(SharedRegion mapped, SharedRegion::map(std::move(fd), key.bytes(),
-                                                                    SharedRegion::Access::kRead));
-  const auto region = std::make_shared<const SharedRegion>(std::move(mapped));
+// A worker's region, until the last who needs it is gone.
+struct FeatureRegions::Made {
+  Made(SharedRegion memory, std::shared_ptr<FreedList> list, Freed self)
+      : region(std::move(memory)), freed(std::move(list)), what(self) {}
+  Made(const Made&) = delete;
+  Made& operator=(const Made&) = delete;
+  ~Made() { freed->add(what); }
+
+  const SharedRegion region;
+  const std::shared_ptr<FreedList> freed;
+  const Freed what;
+};
+
+void FeatureRegions::FreedList::add(Freed freed) {
   const std::lock_guard lock(mutex_);
+  freed_.push_back(freed);
+}
+
+std::vector<FeatureRegions::Freed> FeatureRegions::FreedList::take() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(freed_, {});
+}
+
+Status FeatureRegions::keep(const std::string& run, const proto::PublishFeatures& what, pid_t maker,
+                            FileDescriptor fd) {
+  const proto::FeatureKey& key = what.key();
+  if (!fd.valid()) return data_loss("features were announced without their memory");
+  if (key.bytes() == 0) return data_loss("features were announced without bytes");
+  PERCHERON_ASSIGN_OR_RETURN(
+      SharedRegion mapped,
+      SharedRegion::map_at_least(std::move(fd), key.bytes(), SharedRegion::Access::kRead));
+  // Whatever becomes of it here, its maker hears when it is free.
+  const auto made =
+      std::make_shared<const Made>(std::move(mapped), freed_, Freed{maker, what.region()});
+  const Region region(made, &made->region);
+  const std::lock_guard lock(mutex_);
+  ++(what.used_before() ? counts_.in_used_memory : counts_.in_new_memory);
   const Key name{run, id_of(key)};
   if (const auto older = kept_.find(name); older != kept_.end()) {
     // A target that was taken for dead may come last.
@@ -33,26 +63,46 @@ Status FeatureRegions::keep(const std::string& run, const proto::FeatureKey& key
   }
   PERCHERON_RETURN_IF_ERROR(offered_.add(
       slot(run, name.second), static_cast<uint64_t>(key.generation()) + 1, region, key.bytes()));
-  kept_[name] = {key.generation(), region};
-  bytes_ += region->size();
+  kept_[name] = {key.generation(), key.bytes(), region};
+  bytes_ += key.bytes();
   return ok_status();
 }
 
-Result<FileDescriptor> FeatureRegions::find(const std::string& run,
-                                            const proto::FeatureKey& key) const {
-  const std::lock_guard lock(mutex_);
-  const auto kept = kept_.find({run, id_of(key)});
-  if (kept == kept_.end() || kept->second.generation != key.generation()) {
-    return not_found(fmt::format("the features of micro-batch ({}, {}), lease {}, are not here",
-                                 key.epoch(), key.index(), key.generation()));
+Result<FileDescriptor> FeatureRegions::lend(const std::string& run, const proto::FeatureKey& key,
+                                            pid_t reader, uint64_t request) {
+  Region region;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto kept = kept_.find({run, id_of(key)});
+    if (kept == kept_.end() || kept->second.generation != key.generation()) {
+      return not_found(fmt::format("the features of micro-batch ({}, {}), lease {}, are not here",
+                                   key.epoch(), key.index(), key.generation()));
+    }
+    region = kept->second.region;
   }
-  return kept->second.region->fd().duplicate();
+  return lend(std::move(region), reader, request);
+}
+
+Result<FileDescriptor> FeatureRegions::lend(Region region, pid_t reader, uint64_t request) {
+  PERCHERON_ASSIGN_OR_RETURN(FileDescriptor fd, region->fd().duplicate());
+  const std::lock_guard lock(mutex_);
+  lent_[{reader, request}] = std::move(region);
+  return fd;
+}
+
+void FeatureRegions::given_back(pid_t reader, uint64_t request) {
+  const std::lock_guard lock(mutex_);
+  lent_.erase({reader, request});
+}
+
+void FeatureRegions::process_ended(pid_t process) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(lent_, [&](const auto& entry) { return entry.first.first == process; });
 }
 
 void FeatureRegions::drop(std::map<Key, Kept>::iterator kept) {
-  const auto& [name, region] = *kept;
-  offered_.forget(slot(name.first, name.second));
-  bytes_ -= region.region->size();
+  offered_.forget(slot(kept->first.first, kept->first.second));
+  bytes_ -= kept->second.bytes;
   kept_.erase(kept);
 }
 
@@ -74,6 +124,11 @@ void FeatureRegions::release_run(const std::string& run) {
 uint64_t FeatureRegions::bytes() const {
   const std::lock_guard lock(mutex_);
   return bytes_;
+}
+
+FeatureRegions::Counts FeatureRegions::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
 }
 
 }  // namespace percheron

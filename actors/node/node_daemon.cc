@@ -112,6 +112,7 @@ void NodeDaemon::read_from(const ChildPtr& child) {
     }
     // A process speaks for itself alone.
     *received->frame.mutable_from() = child->endpoint;
+    if (take_features(*child, received->frame, received->fd)) continue;
     route(std::move(received->frame), std::move(received->fd));
   }
 }
@@ -201,7 +202,7 @@ void NodeDaemon::route(proto::Frame frame, FileDescriptor fd) {
     return;
   }
   if (!is_heeded(frame)) return;
-  if (frame.to().kind() == proto::Endpoint::DAEMON) return take(frame, std::move(fd));
+  if (frame.to().kind() == proto::Endpoint::DAEMON) return take(frame);
   const std::lock_guard lock(mutex_);
   const auto child = children_.find(key_of(frame.to()));
   if (child == children_.end()) return;  // It has ended; whoever must know is told of that.
@@ -229,7 +230,7 @@ void NodeDaemon::undeliverable(const proto::Frame& frame, const Status& why) {
   route(std::move(reply));
 }
 
-void NodeDaemon::take(const proto::Frame& frame, FileDescriptor fd) {
+void NodeDaemon::take(const proto::Frame& frame) {
   const std::string& run = frame.from().run();
   switch (frame.body_case()) {
     case proto::Frame::kSpawn: {
@@ -247,13 +248,7 @@ void NodeDaemon::take(const proto::Frame& frame, FileDescriptor fd) {
       const std::lock_guard lock(mutex_);
       return end_run_locked(run, frame.from().node());
     }
-    case proto::Frame::kPublish: {
-      const Status kept = features_.keep(run, frame.publish().key(), std::move(fd));
-      if (!kept.ok()) log_error("features of run {}: {}", run, kept.message());
-      return;
-    }
-    case proto::Frame::kFetch: return fetch(frame);
-    case proto::Frame::kRelease: return features_.release(run, frame.release());
+    case proto::Frame::kRelease: features_.release(run, frame.release()); return tell_freed();
     case proto::Frame::kKillWorker: return kill_worker(run, frame.kill_worker());
     case proto::Frame::kReport: {
       const std::lock_guard lock(mutex_);
@@ -275,25 +270,6 @@ void NodeDaemon::take(const proto::Frame& frame, FileDescriptor fd) {
     default:
       log_warning("a frame of kind {} is not for a daemon", static_cast<int>(frame.body_case()));
   }
-}
-
-void NodeDaemon::fetch(const proto::Frame& frame) {
-  proto::Frame reply;
-  *reply.mutable_to() = frame.from();
-  *reply.mutable_from() = endpoint_of(options_.name, proto::Endpoint::DAEMON, "");
-  reply.mutable_fetched()->set_request(frame.fetch().request());
-  const proto::FeatureKey& key = frame.fetch().key();
-  Result<FileDescriptor> fd = not_found("there is no node " + key.node());
-  if (key.node() == options_.name) {
-    fd = features_.find(frame.from().run(), key);
-  } else if (peers()) {
-    fd = peers()->pull(frame.from().run(), key);
-  }
-  if (!fd.ok()) {
-    reply.mutable_fetched()->set_error(fd.status().message());
-    return route(std::move(reply));
-  }
-  route(std::move(reply), std::move(fd).value());
 }
 
 // --- time ----------------------------------------------------------------------------------------
@@ -319,8 +295,10 @@ void NodeDaemon::tick() {
     if (!shutting_down_) take_over_orphans();
     for (const ChildPtr& child : gone) {
       if (child->reader.joinable()) child->reader.join();
+      features_.process_ended(child->process->pid());
       child->process.reset();  // Here and not where it may be the reaper's own thread.
     }
+    tell_freed();
     look_after_files();
   }
 }

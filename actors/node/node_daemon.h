@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "base/status.h"
+#include "data/transport/region_pool.h"
 #include "proto/cluster.pb.h"
 #include "proto/control.pb.h"
 
@@ -53,7 +54,10 @@ class PeerLinks {
   /// kUnavailable when the node is not connected now.
   virtual Status send(const std::string& node, proto::Frame frame) = 0;
   /// Brings the features of another node into memory of this one. Blocks.
-  virtual Result<FileDescriptor> pull(const std::string& run, const proto::FeatureKey& key) = 0;
+  virtual Result<BulkRegions::Region> pull(const std::string& run,
+                                           const proto::FeatureKey& key) = 0;
+  /// Of the memory that pull() uses.
+  virtual RegionPoolCounts pull_counts() = 0;
   virtual std::vector<proto::NodeRecord> nodes() = 0;
   /// The runs that other nodes have accepted.
   virtual std::vector<proto::RunRecord> runs() = 0;
@@ -157,8 +161,14 @@ class NodeDaemon {
   void kill_worker(const std::string& run, const proto::KillWorker& order);
 
   // Of frames.
-  void take(const proto::Frame& frame, FileDescriptor fd);
-  void fetch(const proto::Frame& frame);
+  void take(const proto::Frame& frame);
+
+  // Of features, in node_features.cc.
+  /// Deals with a frame about features of a worker of this node; false for any other.
+  bool take_features(const Child& worker, const proto::Frame& frame, FileDescriptor& fd);
+  void fetch(const Child& worker, const proto::FetchFeatures& fetch);
+  /// Tells workers which of their regions are free again.
+  void tell_freed();
 
   // Of runs, in node_runs.cc.
   Status start_supervisor_locked(proto::RunRecord& record);

@@ -75,6 +75,17 @@ void collect_node_metrics(NodeDaemon& daemon, PeerLinks* peers, const BuildInfo&
   page.add("percheron_build_info",
            {{"version", build.version}, {"commit", build.commit}, {"cuda", build.cuda}}, 1);
   page.add("percheron_node_feature_bytes", {}, static_cast<double>(daemon.features().bytes()));
+  const FeatureRegions::Counts published = daemon.features().counts();
+  const RegionPoolCounts pulled = peers ? peers->pull_counts() : RegionPoolCounts();
+  const auto add_regions = [&](const char* kind, const char* memory, int64_t count) {
+    page.add("percheron_node_feature_regions_total", {{"kind", kind}, {"memory", memory}},
+             number(count));
+  };
+  add_regions("published", "new", published.in_new_memory);
+  add_regions("published", "used", published.in_used_memory);
+  add_regions("pulled", "new", pulled.created);
+  add_regions("pulled", "used", pulled.reused);
+  page.add("percheron_node_idle_region_bytes", {}, static_cast<double>(pulled.idle_bytes));
   page.add("percheron_node_devices_in_use", {}, static_cast<double>(daemon.device_owners().size()));
   page.add("percheron_node_log_rotations_total", {}, number(daemon.logs().rotations()));
   page.add("percheron_node_runs_forgotten_total", {}, number(daemon.cleanup().forgotten()));

@@ -47,7 +47,7 @@ PeerNetwork::PeerNetwork(PeerOptions options, NodeDaemon& daemon, RandomBytes& r
       daemon_(daemon),
       random_(random),
       clock_(clock),
-      credits_(options_.pull_bytes_max) {}
+      memory_(std::make_shared<PullMemory>(options_.pull_bytes_max)) {}
 
 PeerNetwork::~PeerNetwork() { stop(); }
 
@@ -233,7 +233,20 @@ Result<std::unique_ptr<ByteStream>> PeerNetwork::bulk_stream(const NodeAddress& 
   return std::move(connection.stream);
 }
 
-Result<FileDescriptor> PeerNetwork::pull(const std::string& run, const proto::FeatureKey& key) {
+// What was pulled, until its last reader is gone: then its memory is used again.
+struct PeerNetwork::Pulled {
+  Pulled(std::shared_ptr<PullMemory> owner, PulledRegion what)
+      : memory(std::move(owner)), pulled(std::move(what)) {}
+  Pulled(const Pulled&) = delete;
+  Pulled& operator=(const Pulled&) = delete;
+  ~Pulled() { memory->pool.give_back(std::move(pulled.region)); }
+
+  const std::shared_ptr<PullMemory> memory;
+  PulledRegion pulled;
+};
+
+Result<BulkRegions::Region> PeerNetwork::pull(const std::string& run,
+                                              const proto::FeatureKey& key) {
   std::shared_ptr<BulkClient> bulk;
   {
     const std::lock_guard lock(mutex_);
@@ -246,16 +259,17 @@ Result<FileDescriptor> PeerNetwork::pull(const std::string& run, const proto::Fe
           [this, address = peer->address, name = key.node()](Deadline deadline) {
             return bulk_stream(address, name, deadline);
           },
-          credits_);
+          memory_->credits);
     }
     bulk = peer->bulk;
   }
   const BulkRequest request{FeatureRegions::slot(run, {key.epoch(), key.index()}),
                             static_cast<uint64_t>(key.generation()) + 1, key.bytes(), key.crc32c()};
-  PERCHERON_ASSIGN_OR_RETURN(PulledRegion pulled,
-                             bulk->pull(request, Deadline::after(kPullTimeout)));
-  PERCHERON_RETURN_IF_ERROR(pulled.region.seal_content());
-  return pulled.region.fd().duplicate();
+  PERCHERON_ASSIGN_OR_RETURN(SharedRegion region, memory_->pool.take(key.bytes()));
+  PERCHERON_ASSIGN_OR_RETURN(PulledRegion pulled, bulk->pull_into(std::move(region), request,
+                                                                  Deadline::after(kPullTimeout)));
+  const auto held = std::make_shared<Pulled>(memory_, std::move(pulled));
+  return BulkRegions::Region(held, &held->pulled.region);
 }
 
 std::vector<proto::NodeRecord> PeerNetwork::nodes() {

@@ -19,8 +19,10 @@ struct PeerOptions {
   ListenerOptions listener;
   std::vector<NodeAddress> seeds;  // nodes to join by
   Credentials credentials;
-  uint64_t pull_bytes_max = uint64_t{4} << 30;  // of features on their way from other nodes
-  double silence_seconds = 3;                   // after which a node counts as lost
+  // Of features on their way from other nodes, and at least of one micro-batch: 64K tokens of a
+  // large target are 5 GiB. As much may wait, besides, to be used for the next ones.
+  uint64_t pull_bytes_max = uint64_t{8} << 30;
+  double silence_seconds = 3;  // after which a node counts as lost
 };
 
 /// A node's connections with the others. Every node opens one control connection to every other,
@@ -36,7 +38,8 @@ class PeerNetwork final : public PeerLinks {
   ~PeerNetwork() override;
 
   Status send(const std::string& node, proto::Frame frame) override;
-  Result<FileDescriptor> pull(const std::string& run, const proto::FeatureKey& key) override;
+  Result<BulkRegions::Region> pull(const std::string& run, const proto::FeatureKey& key) override;
+  RegionPoolCounts pull_counts() override { return memory_->pool.counts(); }
   std::vector<proto::NodeRecord> nodes() override;
   std::vector<proto::RunRecord> runs() override;
   std::vector<LostNode> lost() override;
@@ -63,6 +66,13 @@ class PeerNetwork final : public PeerLinks {
     std::thread connector;
   };
   using PeerPtr = std::shared_ptr<Peer>;
+  /// What pulls need; outlives the network as long as anybody holds what was pulled.
+  struct PullMemory {
+    explicit PullMemory(uint64_t bytes_max) : credits(bytes_max), pool("pulled", bytes_max) {}
+    ByteCredits credits;
+    RegionPool pool;
+  };
+  struct Pulled;
   /// Frames for a node that is not connected yet.
   struct Held {
     std::vector<proto::Frame> frames;
@@ -94,7 +104,7 @@ class PeerNetwork final : public PeerLinks {
   NodeDaemon& daemon_;
   RandomBytes& random_;
   const Clock& clock_;
-  ByteCredits credits_;
+  const std::shared_ptr<PullMemory> memory_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

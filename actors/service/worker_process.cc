@@ -124,6 +124,9 @@ Status WorkerProcess::take(ReceivedFrame received) {
     case proto::Frame::kFetched:
       if (features_) features_->fetched(frame.fetched(), std::move(received.fd));
       return ok_status();
+    case proto::Frame::kRegionsFreed:
+      if (features_) features_->freed(frame.regions_freed());
+      return ok_status();
     case proto::Frame::kActor: {
       if (!peers_) {
         log_warning("{} came before this worker's actors", frame.actor().type());
@@ -227,8 +230,7 @@ Status WorkerProcess::make_places(const proto::PrepareWorker& order, RunObserver
   // The supervisor counts for all workers and ends the run.
   parts.quarantine = std::make_unique<Quarantine>(1, std::numeric_limits<double>::infinity());
   auto features = std::make_unique<WorkerFeatures>(
-      link_, files_, clock_, self_,
-      std::vector<std::string>(order_.nodes().begin(), order_.nodes().end()));
+      link_, clock_, self_, std::vector<std::string>(order_.nodes().begin(), order_.nodes().end()));
   features_ = features.get();
   parts.exchange = std::move(features);
   if (order_.targets_size() > 0) {

@@ -10,6 +10,8 @@
 #include <array>
 #include <csignal>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/file_system.h"
 #include "tests/actors/tiny_run.h"
@@ -117,6 +119,10 @@ TEST(Service, ANodeServesTheMetricsOfItsRuns) {
                            "percheron_run_acceptance_length{", "percheron_node_feature_bytes "}) {
     EXPECT_THAT(page, HasSubstr(name));
   }
+  // Once the first micro-batches were released, their memory is used again.
+  const std::string used =
+      R"(percheron_node_feature_regions_total{kind="published",memory="used"} )";
+  EXPECT_THAT(page, AllOf(HasSubstr(used), Not(HasSubstr(used + "0\n"))));
   node.ask("stop seen");
   EXPECT_THAT(fetch(node, "/metrics"),
               AllOf(HasSubstr(R"(percheron_state{run="seen",state="stopped"} 1)"),
@@ -202,6 +208,39 @@ TEST(Service, ARunThatCanNotStartSaysWhy) {
   submit(node, run, "unstartable");
   EXPECT_THAT(node.wait_for("unstartable", "failed")["message"].get<std::string>(),
               HasSubstr("/nowhere"));
+}
+
+/// The value of a metric, by its name and labels, on a page.
+int metric(const std::string& page, const std::string& name) {
+  const size_t at = page.find(name + " ");
+  return at == std::string::npos ? -1 : std::stoi(page.substr(at + name.size() + 1));
+}
+
+TEST(Service, FeaturesTravelThroughMemoryThatIsUsedAgain) {
+  const std::string secret = testing::TempDir() + "service_memory.secret";
+  write_file(secret, std::string(64, 'm') + "\n");
+  std::vector<std::string> options = percheron::member(secret);
+  options.insert(options.end(), {"--metrics", "0"});
+  const TestNode maker("maker", options);
+  options.insert(options.end(), {"--join", "127.0.0.1:" + std::to_string(port_of(maker))});
+  const TestNode reader("reader", options);
+  const proto::Run plain = service_run("service_memory");
+  proto::Run run = plain;
+  run.mutable_placement()->set_targets(0, "maker/cpu:0");
+  run.mutable_placement()->set_trainers(0, "reader/cpu:1");
+  submit_when_known(maker, run, "through");
+  maker.wait_for("through", "done");
+  EXPECT_EQ(latest_masters(run), undisturbed(plain));
+  const std::string made = fetch(maker, "/metrics"), pulled = fetch(reader, "/metrics");
+  const std::string regions = "percheron_node_feature_regions_total{kind=";
+  for (const auto& [page, kind] :
+       {std::pair(made, "\"published\""), std::pair(pulled, "\"pulled\"")}) {
+    const int fresh = metric(page, regions + kind + ",memory=\"new\"}");
+    const int used = metric(page, regions + kind + ",memory=\"used\"}");
+    EXPECT_GT(fresh, 0) << kind;
+    EXPECT_GT(used, fresh) << kind;
+  }
+  EXPECT_GT(metric(pulled, "percheron_node_idle_region_bytes"), 0);
 }
 
 /// The options of a node of a cluster whose first node listens on `port`.
