@@ -1,8 +1,18 @@
-// transport_bench [MEGABYTES] [ROUNDS]: what the transport between processes costs beside the bare
-// system calls, over this machine's loopback. All cases take turns, so that noise slows all alike;
-// the best of the rounds counts, and each is given beside its own baseline.
+// transport_bench [MEGABYTES] [ROUNDS] [CASES]: what the transport between processes costs beside
+// the bare system calls, over this machine's loopback. All cases take turns, so that noise slows
+// all alike; the best of the rounds counts, and each is given beside its own baseline. CASES runs
+// only those whose name, or whose baseline's name, contains it.
+// transport_bench large [MEGABYTES]: one pull of so much (default: 5 GiB, the features of 64K
+// tokens of a large target), plain and by TLS, and how much memory it takes besides the region it
+// fills. Both regions lie in this machine's memory.
+//
+// Both sides of a comparison have the same: the bytes come from a region of shared memory that was
+// written before and go to one whose pages were touched before (huge ones where the system grants
+// them), except where the name says "a new region"; sockets have TCP_NODELAY and the kernel's own
+// buffer sizes; sender and receiver are threads of this process. CPU seconds are those of both.
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +27,7 @@
 
 #include "base/clock.h"
 #include "base/crc32c.h"
+#include "bench/process_memory.h"
 #include "bench/transport_baselines.h"
 #include "data/transport/bulk_client.h"
 #include "data/transport/bulk_server.h"
@@ -68,8 +79,12 @@ class Bulk {
     used_ = std::move(pulled.region);
     return ok_status();
   }
-  Status pull_new() {
-    return client_->pull(request_, Deadline::after(std::chrono::seconds(100))).status();
+  /// Into a new region; calls `arrived` while it is there.
+  Status pull_new(const std::function<void()>& arrived = [] {}) {
+    PERCHERON_ASSIGN_OR_RETURN(const PulledRegion pulled,
+                               client_->pull(request_, Deadline::after(std::chrono::seconds(100))));
+    arrived();
+    return ok_status();
   }
 
  private:
@@ -160,15 +175,40 @@ struct Case {
   std::string baseline;  // the case it is compared with; empty for one that is a baseline
   double bar = 0;        // the ratio that it should reach
   double best_seconds = 1e30;
+  double best_cpu_seconds = 1e30;
 };
+
+// Of all threads of this process, in the kernel too.
+double cpu_seconds() {
+  rusage usage{};
+  PERCHERON_CHECK(::getrusage(RUSAGE_SELF, &usage) == 0, "getrusage() of oneself");
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+void keep_those_with(const std::string& part, std::vector<Case>& cases) {
+  const std::vector<Case> all = cases;
+  std::erase_if(cases, [&](const Case& it) {
+    const bool is_baseline = std::ranges::any_of(all, [&](const Case& other) {
+      return other.baseline == it.name && other.name.find(part) != other.name.npos;
+    });
+    return !is_baseline && it.name.find(part) == it.name.npos;
+  });
+}
 
 Status run_rounds(std::vector<Case>& cases, int rounds) {
   for (int round = -1; round < rounds; ++round) {  // the first one only warms up
     for (Case& it : cases) {
+      const double cpu_begin = cpu_seconds();
       const int64_t begin = system_clock().monotonic_ns();
       for (int i = 0; i < kTransfersPerRound; ++i) PERCHERON_RETURN_IF_ERROR(it.transfer());
       const double seconds = static_cast<double>(system_clock().monotonic_ns() - begin) * 1e-9;
-      if (round >= 0) it.best_seconds = std::min(it.best_seconds, seconds / kTransfersPerRound);
+      const double cpu = cpu_seconds() - cpu_begin;
+      if (round < 0) continue;
+      it.best_seconds = std::min(it.best_seconds, seconds / kTransfersPerRound);
+      it.best_cpu_seconds = std::min(it.best_cpu_seconds, cpu / kTransfersPerRound);
     }
   }
   return ok_status();
@@ -176,8 +216,9 @@ Status run_rounds(std::vector<Case>& cases, int rounds) {
 
 void report(const std::vector<Case>& cases, size_t bytes) {
   for (const Case& it : cases) {
-    fmt::print("{:<42} {:>6.2f} GB/s", it.name,
-               static_cast<double>(bytes) / it.best_seconds * 1e-9);
+    fmt::print("{:<34} {:>6.2f} GB/s  {:>5.2f} CPU s/GB", it.name,
+               static_cast<double>(bytes) / it.best_seconds * 1e-9,
+               it.best_cpu_seconds / static_cast<double>(bytes) * 1e9);
     const auto baseline = std::ranges::find(cases, it.baseline, &Case::name);
     if (baseline != cases.end()) {
       fmt::print("  {:>5.1f} % of {}", 100 * baseline->best_seconds / it.best_seconds, it.baseline);
@@ -205,23 +246,30 @@ void measure_checksums(std::span<const std::byte> bytes) {
   }
 }
 
-Status measure(size_t bytes, int rounds, const std::string& certificates) {
+Status make_certificates(const std::string& directory) {
   PERCHERON_RETURN_IF_ERROR(
-      init_certificates(system_files(), certificates, 10, system_clock(), system_random_bytes()));
+      init_certificates(system_files(), directory, 10, system_clock(), system_random_bytes()));
   for (const char* name : {"node1", "node2"}) {
     PERCHERON_RETURN_IF_ERROR(
-        issue_certificate(system_files(), certificates, {name, {"127.0.0.1"}, 10}, system_clock()));
+        issue_certificate(system_files(), directory, {name, {"127.0.0.1"}, 10}, system_clock()));
   }
-  const auto make_source = [bytes] {
-    SharedRegion region = new_region(bytes);
-    uint32_t value = 1;
-    for (std::byte& byte : region.writable_bytes()) {
-      value = value * 1664525 + 1013904223;
-      byte = static_cast<std::byte>(value >> 24);
-    }
-    return region;
-  };
-  const SharedRegion source = make_source();
+  return ok_status();
+}
+
+SharedRegion make_source(size_t bytes) {
+  SharedRegion region = new_region(bytes);
+  uint32_t value = 1;
+  for (std::byte& byte : region.writable_bytes()) {
+    value = value * 1664525 + 1013904223;
+    byte = static_cast<std::byte>(value >> 24);
+  }
+  return region;
+}
+
+Status measure(size_t bytes, int rounds, const std::string& names,
+               const std::string& certificates) {
+  PERCHERON_RETURN_IF_ERROR(make_certificates(certificates));
+  const SharedRegion source = make_source(bytes);
   SharedRegion used = new_region(bytes);  // with huge pages, as every region
   const std::span<std::byte> into = used.writable_bytes();
   PERCHERON_ASSIGN_OR_RETURN(const auto tcp, tcp_baseline(source.bytes(), 1));
@@ -230,8 +278,10 @@ Status measure(size_t bytes, int rounds, const std::string& certificates) {
       const auto tls,
       tls_baseline(source.bytes(), CertificateFiles::certificate(certificates, "node1"),
                    CertificateFiles::key(certificates, "node1")));
-  Bulk plain(std::nullopt, make_source(), 1), plain4(std::nullopt, make_source(), kStreams),
-      secure(certificates, make_source(), 1), secure4(certificates, make_source(), kStreams);
+  Bulk plain(std::nullopt, make_source(bytes), 1),
+      plain4(std::nullopt, make_source(bytes), kStreams),
+      secure(certificates, make_source(bytes), 1),
+      secure4(certificates, make_source(bytes), kStreams);
   HandOver hand_over(source.bytes());
   const auto into_new = [bytes](Baseline& baseline) {
     SharedRegion region = new_region(bytes);
@@ -257,17 +307,46 @@ Status measure(size_t bytes, int rounds, const std::string& certificates) {
       {"hand-over in shared memory", [&] { return hand_over.reuse(); }, "memcpy", 0.7},
       {"hand-over in a new region", [&] { return hand_over.pass_new(); }, "memcpy"},
   };
+  keep_those_with(names, cases);
   PERCHERON_RETURN_IF_ERROR(run_rounds(cases, rounds));
   report(cases, bytes);
-  measure_checksums(source.bytes());
+  if (names.empty()) measure_checksums(source.bytes());
+  return ok_status();
+}
+
+Status measure_large(size_t bytes, const std::string& certificates) {
+  PERCHERON_RETURN_IF_ERROR(make_certificates(certificates));
+  for (const bool by_tls : {false, true}) {
+    Bulk bulk(by_tls ? std::optional(certificates) : std::nullopt, make_source(bytes), kStreams);
+    const uint64_t source_bytes = memory_bytes("RssShmem:");
+    PrivateMemoryWatch watch;
+    const int64_t begin = system_clock().monotonic_ns();
+    uint64_t shared_bytes = 0;
+    PERCHERON_RETURN_IF_ERROR(
+        bulk.pull_new([&] { shared_bytes = memory_bytes("RssShmem:") - source_bytes; }));
+    const double seconds = static_cast<double>(system_clock().monotonic_ns() - begin) * 1e-9;
+    fmt::print(
+        "{} MiB {}: {:.2f} s, {:.2f} GB/s; shared memory {} MiB more, private at most {:.1f} MiB "
+        "more\n",
+        bytes >> 20, by_tls ? "by TLS" : "plain", seconds,
+        static_cast<double>(bytes) / seconds * 1e-9, shared_bytes >> 20,
+        static_cast<double>(watch.stop()) / (1 << 20));
+  }
   return ok_status();
 }
 
 int run(int argc, char** argv) {
-  const size_t megabytes = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 64;
+  const bool large = argc > 1 && std::string_view(argv[1]) == "large";
+  if (large) {
+    --argc;
+    ++argv;
+  }
+  const size_t megabytes = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : large ? 5120 : 64;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 10;
+  const std::string names = argc > 3 ? argv[3] : "";
   if (megabytes == 0 || rounds <= 0) {
-    fmt::print(stderr, "error: transport_bench [MEGABYTES] [ROUNDS] takes numbers above 0\n");
+    fmt::print(stderr,
+               "error: transport_bench [MEGABYTES] [ROUNDS] [CASES] takes numbers above 0\n");
     return 2;
   }
   std::string directory = std::filesystem::temp_directory_path() / "percheron_bench_XXXXXX";
@@ -275,7 +354,8 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "error: no directory for certificates can be made in the temporary one\n");
     return 1;
   }
-  const Status status = measure(megabytes << 20, rounds, directory);
+  const Status status = large ? measure_large(megabytes << 20, directory)
+                              : measure(megabytes << 20, rounds, names, directory);
   std::error_code ignored;
   std::filesystem::remove_all(directory, ignored);
   if (status.ok()) return 0;
