@@ -35,6 +35,7 @@ struct DeviceInfo {
   int threads = 1;           // cores that its operations may use
   bool native_bf16 = false;  // bf16 products, where faster than f32; else bf16 is only stored
   bool own_memory = false;   // not the host's
+  bool immediate = false;    // operations are done when they return, in memory of the host's
   uint64_t memory_bytes = 0;
   uint64_t free_bytes = 0;  // of it, when the device was opened; others may use it too
 };
@@ -120,6 +121,9 @@ class Stream {
   /// What is put in from now on begins only when the work before `event`, as it stands now, is
   /// done. The thread does not wait.
   virtual void wait_for(const Event& event) = 0;
+  /// The first error that is known without a wait, as of work that was refused when it was put in;
+  /// it is cleared.
+  virtual Status check() { return take_error(); }
   /// Keeps an operation's error for wait_idle(), unless there is one already.
   void fail(Status error) {
     if (error_.ok()) error_ = std::move(error);

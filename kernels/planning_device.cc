@@ -91,8 +91,11 @@ class PlanningOps final : public Ops {
 /// Counts what is alive; shared with the buffers, which may outlive the device's last use.
 class AddressSpace final : public Buffer::Owner {
  public:
+  /// `protection`: what the process may do with it, as mmap() takes it.
+  explicit AddressSpace(int protection) : protection_(protection) {}
+
   Result<void*> reserve(size_t bytes) {
-    void* data = mmap(nullptr, std::max<size_t>(bytes, 1), PROT_NONE,
+    void* data = mmap(nullptr, std::max<size_t>(bytes, 1), protection_,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) {
       return resource_exhausted("no address space for " + std::to_string(bytes) +
@@ -109,6 +112,7 @@ class AddressSpace final : public Buffer::Owner {
   size_t peak() const { return peak_; }
 
  private:
+  const int protection_;
   size_t in_use_ = 0, peak_ = 0;
 };
 
@@ -161,6 +165,7 @@ class PlanningDevice final : public Device {
     info_.description = "planning: counts memory, computes nothing";
     info_.threads = std::max(1, options.threads);
     info_.native_bf16 = planned_ == DeviceKind::kCuda;
+    info_.immediate = planned_ == DeviceKind::kCpu;
   }
   const DeviceInfo& info() const override { return info_; }
   const Ops& ops() const override { return *ops_; }
@@ -185,8 +190,10 @@ class PlanningDevice final : public Device {
   DeviceInfo info_;
   DeviceKind planned_;
   std::unique_ptr<Ops> ops_;
-  std::shared_ptr<AddressSpace> memory_ = std::make_shared<AddressSpace>();
-  std::shared_ptr<AddressSpace> host_memory_ = std::make_shared<AddressSpace>();
+  std::shared_ptr<AddressSpace> memory_ = std::make_shared<AddressSpace>(PROT_NONE);
+  // The host reads what it planned to copy: zeros.
+  std::shared_ptr<AddressSpace> host_memory_ =
+      std::make_shared<AddressSpace>(PROT_READ | PROT_WRITE);
 };
 
 const PlanningDevice& planning(const Device& device) {

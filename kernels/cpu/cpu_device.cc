@@ -69,6 +69,7 @@ class CpuDevice final : public Device {
     info_.description = processor_name() + ", " + std::string(isa.name);
     info_.threads = options.threads > 0 ? options.threads : omp_get_num_procs();
     info_.native_bf16 = isa.native_bf16;
+    info_.immediate = true;
     info_.memory_bytes = info_.free_bytes = physical_memory_bytes();
   }
 

@@ -66,8 +66,7 @@ class EmulatedEvent final : public Event {
   explicit EmulatedEvent(DeviceCounters& counters) : counters_(counters) {}
   Status wait() override {
     ++counters_.waits;
-    WorkQueue::finish(point);
-    return ok_status();
+    return WorkQueue::finish(point);  // As of a GPU, where a kernel's error is the device's.
   }
   QueuePoint point;
 
@@ -137,10 +136,10 @@ class EmulatedTimer final : public cuda::QueueTimer {
  public:
   Result<double> time_ms(cuda::Queue& queue, const std::function<Status()>& work) override {
     auto& in = *static_cast<WorkQueue*>(queue.stream);
-    WorkQueue::finish(in.point());
+    (void)WorkQueue::finish(in.point());
     const auto begin = std::chrono::steady_clock::now();
     PERCHERON_RETURN_IF_ERROR(work());
-    WorkQueue::finish(in.point());
+    (void)WorkQueue::finish(in.point());
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
         .count();
   }

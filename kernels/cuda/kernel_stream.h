@@ -13,6 +13,10 @@ class KernelStream : public Stream {
  public:
   explicit KernelStream(void* stream) { queue_.stream = stream; }
   Queue& queue() { return queue_; }
+  Status check() override {
+    collect_error();
+    return take_error();
+  }
   /// What an operation is about to read and write. Emulation ends the process, as for any bug, when
   /// one does not lie in the device's memory: a GPU would fail, and say less.
   virtual void check_operands(std::initializer_list<ConstTensorView>) const {}

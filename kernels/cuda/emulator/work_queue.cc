@@ -91,12 +91,13 @@ Status WorkQueue::finish() {
   return std::exchange(error_, ok_status());
 }
 
-void WorkQueue::finish(const QueuePoint& point) {
-  if (point.queue == nullptr) return;
+Status WorkQueue::finish(const QueuePoint& point) {
+  if (point.queue == nullptr) return ok_status();
   Timeline& timeline = point.queue->timeline_;
   const std::lock_guard lock(timeline.mutex_);
   const DeviceMemory::Access access(timeline.memory_);
   point.queue->run_until(point.after);
+  return point.queue->error_;
 }
 
 void WorkQueue::run_until(uint64_t after) {

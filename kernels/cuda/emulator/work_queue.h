@@ -68,8 +68,8 @@ class WorkQueue : public std::enable_shared_from_this<WorkQueue> {
   void wait_for(QueuePoint point);
   /// Runs the work so far and returns and clears the first error.
   Status finish();
-  /// Runs the work before `point`.
-  static void finish(const QueuePoint& point);
+  /// Runs the work before `point`; returns the first error of the queue's work so far, which stays.
+  static Status finish(const QueuePoint& point);
 
  private:
   friend class Timeline;

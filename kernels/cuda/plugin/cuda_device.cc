@@ -82,6 +82,10 @@ class CudaStream final : public KernelStream {
     collect_error();
     return take_error();
   }
+  Status check() override {
+    PERCHERON_RETURN_IF_ERROR(made_);
+    return KernelStream::check();
+  }
   void record(Event& event) override {
     const auto& point = static_cast<const CudaEvent&>(event);
     if (!made_.ok()) return;
