@@ -89,14 +89,34 @@ Status TensorParallelTarget::forward(Context& context, const PackedSequences& ro
         "a target on {} devices keeps no keys and values: generate with a target on one device",
         ranks_.size()));
   }
+  return run_pass(context, rows, last.present(), [&](Target& target, Context& own) {
+    return target.forward(own, rows, nullptr, captured, last);
+  });
+}
+
+Result<std::shared_ptr<const void>> TensorParallelTarget::begin_forward(
+    Context& context, const PackedSequences& rows, TensorView captured, TensorView last,
+    const SlotWritten& written) {
+  std::shared_ptr<const void> held;
+  const auto first = [&](Target& target, Context& own) -> Status {
+    PERCHERON_ASSIGN_OR_RETURN(held, target.begin_forward(own, rows, captured, last, written));
+    return ranks_.front().collective->wait_idle(own.stream);
+  };
+  PERCHERON_RETURN_IF_ERROR(run_pass(context, rows, last.present(), first));
+  return held;
+}
+
+Status TensorParallelTarget::run_pass(
+    Context& context, const PackedSequences& rows, bool with_last,
+    const std::function<Status(Target& target, Context& context)>& first) {
   const int64_t count = static_cast<int64_t>(rows.token_ids.size());
   return on_all(context, [&](size_t rank, Context& own) {
     Target& target = *ranks_[rank].target;
-    if (rank == 0) return target.forward(own, rows, nullptr, captured, last);
+    if (rank == 0) return first(target, own);
     const Arena::Scope scope(own.arena);
     // As wanted by rank 0, so that all ranks run the same layers.
     const TensorView own_last =
-        last.present() ? own.arena.take(DType::kF32, {count, config().hidden_size}) : TensorView();
+        with_last ? own.arena.take(DType::kF32, {count, config().hidden_size}) : TensorView();
     return target.forward(own, rows, nullptr, {}, own_last);
   });
 }

@@ -46,6 +46,12 @@ class TensorParallelTarget final : public Target {
   /// kInvalidArgument with a cache: generation needs a target on one device.
   Status forward(Context& context, const PackedSequences& rows, KvCache* cache, TensorView captured,
                  TensorView last) override;
+  /// The ranks' passes are done when it returns: a rank that fails meanwhile must end the waits of
+  /// all, which an event of one of them can't tell. Only what `written` puts into other streams
+  /// goes on.
+  Result<std::shared_ptr<const void>> begin_forward(Context& context, const PackedSequences& rows,
+                                                    TensorView captured, TensorView last,
+                                                    const SlotWritten& written) override;
   Result<std::vector<float>> all_states(Context& context, const PackedSequences& rows,
                                         std::span<const int32_t> wanted) override;
   Result<WeightsComparison> compare_weights(Context& context, const PackedSequences& rows) override;
@@ -64,6 +70,9 @@ class TensorParallelTarget final : public Target {
   const Target& first() const { return *ranks_.front().target; }
   /// Runs `work` on every rank at the same time, rank 0's with `own` on the calling thread.
   Status on_all(Context& own, const Work& work);
+  /// A pass of all ranks, rank 0's by `first`.
+  Status run_pass(Context& context, const PackedSequences& rows, bool with_last,
+                  const std::function<Status(Target& target, Context& context)>& first);
 
   std::vector<Rank> ranks_;
 };

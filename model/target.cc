@@ -38,6 +38,9 @@ class HfTarget final : public Target {
   DType compute_dtype() const override { return compute_dtype_; }
   Status forward(Context& context, const PackedSequences& rows, KvCache* cache, TensorView captured,
                  TensorView last) override;
+  Result<std::shared_ptr<const void>> begin_forward(Context& context, const PackedSequences& rows,
+                                                    TensorView captured, TensorView last,
+                                                    const SlotWritten& written) override;
   Result<std::vector<float>> all_states(Context& context, const PackedSequences& rows,
                                         std::span<const int32_t> wanted) override;
   Result<WeightsComparison> compare_weights(Context& context, const PackedSequences& rows) override;
@@ -59,6 +62,9 @@ class HfTarget final : public Target {
   };
   /// Takes from the arena what lasts for the pass.
   Result<Pass> prepare(Context& context, const PackedSequences& rows, KvCache* cache);
+  /// Puts the whole pass over the rows, of which there are some, into the stream.
+  void put_in(Context& context, Pass& pass, TensorView captured, TensorView last,
+              const SlotWritten& written);
   void run_layer(Context& context, const TransformerLayer& layer, int64_t index, Pass& pass,
                  TensorView x) const;
   Status check_outputs(int64_t rows, const KvCache* cache, const TensorView& captured,
@@ -72,7 +78,8 @@ class HfTarget final : public Target {
   bool is_captured(int64_t state) const;
   Result<Tensor> load_table(Context& context, const std::string& name) const;
   int64_t layers_to_run(const KvCache* cache, const TensorView& last) const;
-  void capture(Context& context, int64_t state, ConstTensorView x, TensorView captured) const;
+  void capture(Context& context, int64_t state, ConstTensorView x, TensorView captured,
+               const SlotWritten& written) const;
 
   /// Waits for the device, and no longer than the group for another rank.
   Status wait_idle(Context& context) const {
@@ -176,17 +183,18 @@ int64_t HfTarget::layers_to_run(const KvCache* cache, const TensorView& last) co
   return layers;
 }
 
-void HfTarget::capture(Context& context, int64_t state, ConstTensorView x,
-                       TensorView captured) const {
+void HfTarget::capture(Context& context, int64_t state, ConstTensorView x, TensorView captured,
+                       const SlotWritten& written) const {
   if (!captured.present()) return;
-  for (size_t i = 0; i < options_.capture.size(); ++i) {
-    if (options_.capture[i] != state) continue;
-    context.device.ops().copy(context, x, captured_state(captured, static_cast<int64_t>(i)));
+  const auto write = [&](int64_t slot) {
+    context.device.ops().copy(context, x, captured_state(captured, slot));
+    if (written) written(slot);
+  };
+  const auto slots = static_cast<int64_t>(options_.capture.size());
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    if (options_.capture[static_cast<size_t>(slot)] == state) write(slot);
   }
-  if (options_.capture_last && state == config_.num_hidden_layers) {
-    const int64_t i = static_cast<int64_t>(options_.capture.size());
-    context.device.ops().copy(context, x, captured_state(captured, i));
-  }
+  if (options_.capture_last && state == config_.num_hidden_layers) write(slots);
 }
 
 Status HfTarget::check_outputs(int64_t rows, const KvCache* cache, const TensorView& captured,
@@ -210,6 +218,22 @@ Status HfTarget::check_outputs(int64_t rows, const KvCache* cache, const TensorV
   return ok_status();
 }
 
+void HfTarget::put_in(Context& context, Pass& pass, TensorView captured, TensorView last,
+                      const SlotWritten& written) {
+  const TensorView x =
+      last.present() && last.contiguous()
+          ? last
+          : context.arena.take(DType::kF32, {pass.ids.dim(0), config_.hidden_size});
+  context.device.ops().gather_rows(context, embedding_, pass.ids, x);
+  capture(context, 0, x, captured, written);
+  const int64_t layers = layers_to_run(pass.rows.cache, last);
+  for (int64_t i = 0; i < layers; ++i) {
+    run_layer(context, layers_[static_cast<size_t>(i)], i, pass, x);
+    capture(context, i + 1, x, captured, written);
+  }
+  if (last.present() && last.data() != x.data()) context.device.ops().copy(context, x, last);
+}
+
 Status HfTarget::forward(Context& context, const PackedSequences& rows, KvCache* cache,
                          TensorView captured, TensorView last) {
   const int64_t count = static_cast<int64_t>(rows.token_ids.size());
@@ -218,23 +242,28 @@ Status HfTarget::forward(Context& context, const PackedSequences& rows, KvCache*
   Arena::Scope scope(context.arena);
   PERCHERON_ASSIGN_OR_RETURN(Pass pass, prepare(context, rows, cache));
   if (count == 0) return ok_status();
-  const TensorView x = last.present() && last.contiguous()
-                           ? last
-                           : context.arena.take(DType::kF32, {count, config_.hidden_size});
-  context.device.ops().gather_rows(context, embedding_, pass.ids, x);
-  capture(context, 0, x, captured);
-  const int64_t layers = layers_to_run(cache, last);
-  for (int64_t i = 0; i < layers; ++i) {
-    run_layer(context, layers_[static_cast<size_t>(i)], i, pass, x);
-    capture(context, i + 1, x, captured);
-  }
-  if (last.present() && last.data() != x.data()) context.device.ops().copy(context, x, last);
+  put_in(context, pass, captured, last, {});
   // The plan's host arrays must outlive their copies.
   PERCHERON_RETURN_IF_ERROR(wait_idle(context));
   for (size_t d = 0; d < rows.cache_slots.size(); ++d) {
     cache->used[static_cast<size_t>(rows.cache_slots[d])] = pass.plan.lengths[d];
   }
   return ok_status();
+}
+
+Result<std::shared_ptr<const void>> HfTarget::begin_forward(Context& context,
+                                                            const PackedSequences& rows,
+                                                            TensorView captured, TensorView last,
+                                                            const SlotWritten& written) {
+  const int64_t count = static_cast<int64_t>(rows.token_ids.size());
+  PERCHERON_CHECK(!layers_.empty(), "the target's layers are loaded before it runs");
+  PERCHERON_RETURN_IF_ERROR(check_outputs(count, nullptr, captured, last));
+  // The arena gives its memory to the next pass, which the same stream runs after this one.
+  Arena::Scope scope(context.arena);
+  PERCHERON_ASSIGN_OR_RETURN(Pass prepared, prepare(context, rows, nullptr));
+  const auto pass = std::make_shared<Pass>(std::move(prepared));
+  if (count > 0) put_in(context, *pass, captured, last, written);
+  return std::shared_ptr<const void>(pass);
 }
 
 Result<std::vector<float>> HfTarget::all_states(Context& context, const PackedSequences& rows,

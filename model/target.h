@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -107,6 +108,16 @@ class Target {
   /// After an error the cache is as before.
   virtual Status forward(Context& context, const PackedSequences& rows, KvCache* cache,
                          TensorView captured, TensorView last) = 0;
+  /// Told, in the course of begin_forward(), that what was put into the stream so far writes slot
+  /// `slot` of the captured states whole.
+  using SlotWritten = std::function<void(int64_t slot)>;
+  /// As forward() without a cache, but does not wait for the device: the pass is in the stream when
+  /// this returns. The device may still read `rows` and what is returned: keep both until the pass
+  /// is done. `captured` may have any strides; each slot is written as a matrix [T, H].
+  virtual Result<std::shared_ptr<const void>> begin_forward(Context& context,
+                                                            const PackedSequences& rows,
+                                                            TensorView captured, TensorView last,
+                                                            const SlotWritten& written) = 0;
   /// Every state of the rows `wanted` of a pass without a cache, in host memory: [R, layers + 1, H]
   /// f32, state j in slot j. Layers that aren't loaded are loaded one at a time and freed again.
   /// Errors as load_layers() and forward().

@@ -10,6 +10,7 @@
 #include "data/safetensors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/capture_pipeline.h"
 #include "tests/golden/tensors.h"
 #include "tests/model/toy_model.h"
 
@@ -186,6 +187,39 @@ TEST_P(TensorParallelDevices, EveryFamilyGivesTheStatesOfOneDevice) {
         EXPECT_EQ(again->top1, actual->top1);
       }
     }
+  }
+}
+
+// Rank 0 copies the states of one pass while all ranks run the next.
+TEST_P(TensorParallelDevices, TwoCapturesUnderWayHaveTheStatesOfOneAtATime) {
+  const std::string directory =
+      make_toy_model(3, families().at("qwen3")).write(fresh_directory("target"));
+  Group group(GetParam(), 2);
+  ASSERT_TRUE(group.load(directory, f32_options({0, 2, 4})).ok());
+  CapturePipeline captures(group.target(), DType::kF32, Top1::kYes, 0);
+  std::vector<CapturePipeline::Pending> pending;
+  std::vector<PackedSequences> packs;
+  for (const int64_t length : {40, 23}) {
+    packs.push_back(documents({length, 5}, static_cast<uint64_t>(length)));
+    MicroBatch batch;
+    batch.token_ids.assign(packs.back().token_ids.begin(), packs.back().token_ids.end());
+    batch.offsets = packs.back().offsets;
+    batch.loss_mask.assign(batch.token_ids.size(), 1);
+    batch.sample_ids = {1, 2};
+    const Status begun = group.run([&](Context& context) -> Status {
+      PERCHERON_ASSIGN_OR_RETURN(CapturePipeline::Pending put, captures.begin(context, batch));
+      pending.push_back(std::move(put));
+      return ok_status();
+    });
+    ASSERT_TRUE(begun.ok()) << begun.message();
+  }
+  for (size_t i = 0; i < pending.size(); ++i) {
+    const Result<Features> features = pending[i].finish();
+    const Result<Outputs> expected = outputs_of(group, packs[i]);
+    ASSERT_TRUE(features.ok() && expected.ok());
+    const float* states = features->hidden_view().as<float>();
+    EXPECT_EQ(std::vector<float>(states, states + expected->captured.size()), expected->captured);
+    EXPECT_EQ(features->top1[0], expected->top1[0]);
   }
 }
 
@@ -369,6 +403,12 @@ class FailingRank final : public Target {
                  TensorView last) override {
     if (left_-- == 0) return internal_error("the device fell off the bus");
     return target_->forward(context, rows, cache, captured, last);
+  }
+  Result<std::shared_ptr<const void>> begin_forward(Context& context, const PackedSequences& rows,
+                                                    TensorView captured, TensorView last,
+                                                    const SlotWritten& written) override {
+    if (left_-- == 0) return internal_error("the device fell off the bus");
+    return target_->begin_forward(context, rows, captured, last, written);
   }
   Result<std::vector<float>> all_states(Context& context, const PackedSequences& rows,
                                         std::span<const int32_t> wanted) override {
