@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "actors/capture_directory.h"
+#include "actors/capture_lane.h"
 #include "actors/device_worker.h"
 #include "actors/feature_maker.h"
 #include "actors/policy/quarantine.h"
@@ -43,25 +44,41 @@ class CaptureJob {
   Result<CaptureSummary> run();
 
  private:
+  // Samples that are written together.
+  struct Unit {
+    size_t number = 0;
+    std::vector<std::vector<size_t>> packs;  // micro-batches, as positions in the selection
+    size_t begun = 0;                        // of the packs; the device's worker's
+    // The lane's thread's: what is made of the packs, behind those that the shard has.
+    std::vector<std::optional<FeaturesPtr>> parts;
+    size_t appended = 0;
+    std::optional<Features> shard;
+    int64_t tokens = 0;
+  };
   struct Place {
     std::vector<std::unique_ptr<DeviceWorker>> workers;  // of a target's ranks; rank 0's makes
     std::unique_ptr<Target> target;                      // after the workers: goes first
     std::unique_ptr<FeatureMaker> maker;
+    std::unique_ptr<CaptureLane> lane;
+    std::shared_ptr<Unit> unit;  // of which the lane takes the micro-batches; its worker's
   };
 
   Status load_targets();
   Status load_target(const std::vector<DeviceId>& group,
                      const std::shared_ptr<const TargetFiles>& files, const TargetOptions& options);
   Status look_at_directory();
-  void work(Context& context, FeatureMaker& maker);
+  /// Of a micro-batch to come.
+  int64_t most_tokens() const;
   std::optional<size_t> next_unit();
-  Status capture_unit(Context& context, FeatureMaker& maker, size_t unit);
-  /// The features of those of positions [begin, end) that can be captured; none for a pack in which
-  /// nothing can.
-  Result<FeaturesPtr> capture(Context& context, FeatureMaker& maker,
-                              std::span<const size_t> positions);
-  Status write_shard(Context& context, FeatureMaker& maker, size_t unit,
-                     std::span<const size_t> positions);
+  std::shared_ptr<Unit> make_unit(size_t number) const;
+  /// The next micro-batch of a place; none when no unit is left or one has failed anywhere.
+  std::optional<CaptureLane::Piece> next_piece(Place& place);
+  MicroBatch make_batch(std::span<const size_t> positions) const;
+  Status take(Unit& unit, size_t pack, MadeFeatures made);
+  Status write_samples(const Features& features);
+  /// Appends the parts that are next in order; writes the shard when it has them all.
+  Status fill_shard(Unit& unit);
+  void lane_ended(const Status& status);
   Status written(const std::string& name, int64_t samples, int64_t tokens);
   void wait();
   CaptureProgress progress() const;
@@ -134,9 +151,24 @@ Status CaptureJob::load_target(const std::vector<DeviceId>& group,
       return ok_status();
     }));
   }
-  place.maker =
-      std::make_unique<TargetFeatureMaker>(*place.target, nullptr, quarantine_, plan_.shape, "");
+  place.maker = std::make_unique<TargetFeatureMaker>(*place.target, nullptr, quarantine_,
+                                                     plan_.shape, "", most_tokens());
   return ok_status();
+}
+
+int64_t CaptureJob::most_tokens() const {
+  const std::vector<int32_t>& lengths = setup_->data.selection.lengths;
+  int64_t tokens = 0;
+  for (const CaptureUnit& unit : plan_.units) {
+    int64_t pack = 0;
+    for (size_t i = unit.begin; i < unit.end; ++i) {
+      const bool fits = options_.layout == CaptureLayout::kSamples ||
+                        pack + lengths[i] <= setup_->data.options.token_budget;
+      pack = fits ? pack + lengths[i] : lengths[i];
+      tokens = std::max(tokens, pack);
+    }
+  }
+  return tokens;
 }
 
 Status CaptureJob::look_at_directory() {
@@ -187,8 +219,42 @@ std::optional<size_t> CaptureJob::next_unit() {
   return next_++;
 }
 
-Result<FeaturesPtr> CaptureJob::capture(Context& context, FeatureMaker& maker,
-                                        std::span<const size_t> positions) {
+std::shared_ptr<CaptureJob::Unit> CaptureJob::make_unit(size_t number) const {
+  const std::vector<int32_t>& lengths = setup_->data.selection.lengths;
+  const auto unit = std::make_shared<Unit>();
+  unit->number = number;
+  int64_t pack_tokens = 0;
+  const CaptureUnit& planned = plan_.units[number];
+  for (size_t i = planned.begin; i < planned.end; ++i) {
+    if (done_[i]) continue;
+    const bool fits = options_.layout == CaptureLayout::kSamples ||
+                      pack_tokens + lengths[i] <= setup_->data.options.token_budget;
+    if (unit->packs.empty() || !fits) {
+      unit->packs.emplace_back();
+      pack_tokens = 0;
+    }
+    unit->packs.back().push_back(i);
+    pack_tokens += lengths[i];
+    unit->tokens += lengths[i];
+  }
+  unit->parts.resize(unit->packs.size());
+  return unit;
+}
+
+std::optional<CaptureLane::Piece> CaptureJob::next_piece(Place& place) {
+  while (!place.unit || place.unit->begun == place.unit->packs.size()) {
+    const std::optional<size_t> number = next_unit();
+    if (!number) return std::nullopt;
+    place.unit = make_unit(*number);
+  }
+  const size_t pack = place.unit->begun++;
+  return CaptureLane::Piece{make_batch(place.unit->packs[pack]),
+                            [this, unit = place.unit, pack](MadeFeatures made) {
+                              return take(*unit, pack, std::move(made));
+                            }};
+}
+
+MicroBatch CaptureJob::make_batch(std::span<const size_t> positions) const {
   const SampleSelection& chosen = setup_->data.selection;
   MicroBatch batch;
   batch.offsets = {0};
@@ -202,8 +268,7 @@ Result<FeaturesPtr> CaptureJob::capture(Context& context, FeatureMaker& maker,
     batch.offsets.push_back(static_cast<int32_t>(batch.tokens()));
     batch.sample_ids.push_back(static_cast<uint64_t>(sample));
   }
-  PERCHERON_ASSIGN_OR_RETURN(MadeFeatures made, maker.make(context, std::move(batch)));
-  return made.computed_tokens > 0 ? std::move(made.features) : nullptr;
+  return batch;
 }
 
 Status CaptureJob::written(const std::string& name, int64_t samples, int64_t tokens) {
@@ -218,66 +283,50 @@ Status CaptureJob::written(const std::string& name, int64_t samples, int64_t tok
   return ok_status();
 }
 
-Status CaptureJob::write_shard(Context& context, FeatureMaker& maker, size_t unit,
-                               std::span<const size_t> positions) {
-  const std::vector<int32_t>& lengths = setup_->data.selection.lengths;
-  int64_t shard_tokens = 0;
-  for (const size_t i : positions) shard_tokens += lengths[i];
-  std::optional<Features> shard;
-  for (size_t begin = 0; begin < positions.size();) {
-    size_t end = begin;
-    int64_t tokens = 0;
-    while (end < positions.size() && (end == begin || tokens + lengths[positions[end]] <=
-                                                          setup_->data.options.token_budget)) {
-      tokens += lengths[positions[end++]];
-    }
-    PERCHERON_ASSIGN_OR_RETURN(const FeaturesPtr part,
-                               capture(context, maker, positions.subspan(begin, end - begin)));
-    begin = end;
-    if (!part) continue;
-    if (!shard) {
-      shard = empty_like(*part);
-      // At once: a vector that grows by steps takes three times as much.
-      shard->hidden_states.reserve(plan_.shape.hidden_bytes(shard_tokens));
-    }
-    append_documents(*part, *shard);
+Status CaptureJob::take(Unit& unit, size_t pack, MadeFeatures made) {
+  // None for a pack in which nothing can be captured.
+  FeaturesPtr features = made.computed_tokens > 0 ? std::move(made.features) : nullptr;
+  if (options_.layout == CaptureLayout::kSamples) {
+    return features ? write_samples(*features) : ok_status();
   }
-  if (!shard) return ok_status();
-  const auto number = static_cast<int64_t>(unit);
-  PERCHERON_RETURN_IF_ERROR(
-      write_feature_shard(files_, options_.directory, number, *shard, plan_.origin));
-  return written(shard_file_name(number), shard->batch.documents(), shard->batch.tokens());
+  unit.parts[pack] = std::move(features);
+  return fill_shard(unit);
 }
 
-Status CaptureJob::capture_unit(Context& context, FeatureMaker& maker, size_t unit) {
-  std::vector<size_t> positions;
-  for (size_t i = plan_.units[unit].begin; i < plan_.units[unit].end; ++i) {
-    if (!done_[i]) positions.push_back(i);
-  }
-  if (positions.empty()) return ok_status();
-  if (options_.layout == CaptureLayout::kShards) {
-    return write_shard(context, maker, unit, positions);
-  }
-  PERCHERON_ASSIGN_OR_RETURN(const FeaturesPtr features, capture(context, maker, positions));
-  if (!features) return ok_status();
-  const MicroBatch& batch = features->batch;
+Status CaptureJob::write_samples(const Features& features) {
+  const MicroBatch& batch = features.batch;
   for (int32_t d = 0; d < static_cast<int32_t>(batch.documents()); ++d) {
     const auto at = static_cast<size_t>(d);
     PERCHERON_RETURN_IF_ERROR(
-        write_sample_features(files_, options_.directory, *features, d, plan_.origin));
+        write_sample_features(files_, options_.directory, features, d, plan_.origin));
     PERCHERON_RETURN_IF_ERROR(written(sample_file_name(batch.sample_ids[at]), 1,
                                       batch.offsets[at + 1] - batch.offsets[at]));
   }
   return ok_status();
 }
 
-void CaptureJob::work(Context& context, FeatureMaker& maker) {
-  while (const std::optional<size_t> unit = next_unit()) {
-    const Status status = capture_unit(context, maker, *unit);
-    const std::lock_guard lock(mutex_);
-    if (!status.ok() && failed_.ok()) failed_ = status;
+Status CaptureJob::fill_shard(Unit& unit) {
+  for (; unit.appended < unit.parts.size() && unit.parts[unit.appended]; ++unit.appended) {
+    const FeaturesPtr part = *std::exchange(unit.parts[unit.appended], FeaturesPtr());
+    if (!part) continue;
+    if (!unit.shard) {
+      unit.shard = empty_like(*part);
+      // At once: a vector that grows by steps takes three times as much.
+      unit.shard->hidden_states.reserve(plan_.shape.hidden_bytes(unit.tokens));
+    }
+    append_documents(*part, *unit.shard);
   }
+  if (unit.appended < unit.parts.size() || !unit.shard) return ok_status();
+  const Features shard = *std::exchange(unit.shard, std::nullopt);
+  const auto number = static_cast<int64_t>(unit.number);
+  PERCHERON_RETURN_IF_ERROR(
+      write_feature_shard(files_, options_.directory, number, shard, plan_.origin));
+  return written(shard_file_name(number), shard.batch.documents(), shard.batch.tokens());
+}
+
+void CaptureJob::lane_ended(const Status& status) {
   const std::lock_guard lock(mutex_);
+  if (!status.ok() && failed_.ok()) failed_ = status;
   --working_;
   changed_.notify_all();
 }
@@ -318,10 +367,14 @@ Result<CaptureSummary> CaptureJob::run() {
   begin_ns_ = clock_.monotonic_ns();
   working_ = static_cast<int64_t>(places_.size());
   for (Place& place : places_) {
-    place.workers.front()->post([this, &place](Context& context) { work(context, *place.maker); });
+    place.lane = std::make_unique<CaptureLane>(
+        *place.workers.front(), *place.maker, clock_, [this, &place] { return next_piece(place); },
+        [this](const Status& status) { lane_ended(status); });
+    place.lane->start();
   }
   wait();
   for (Place& place : places_) {
+    place.lane->stop();
     for (const auto& worker : place.workers) worker->stop();
   }
   summary_.not_finite = not_finite();

@@ -19,8 +19,8 @@ class FeatureExchange {
   using Done = std::function<void(Result<FeaturesPtr>)>;
 
   virtual ~FeatureExchange() = default;
-  /// Leaves the features of `produced.work`; says in `produced` what others need to find them. On a
-  /// target's device thread.
+  /// Leaves the features of `produced.work`; says in `produced` what others need to find them. Any
+  /// thread.
   virtual Status publish(FeaturesPtr features, Produced& produced) = 0;
   /// Finds the features of a ticket and calls `done` with them, now or later, on any thread.
   virtual void fetch(const Ticket& ticket, Done done) = 0;

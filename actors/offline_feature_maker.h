@@ -14,12 +14,12 @@ namespace percheron {
 /// held-out samples: the first link of the chain files, cache, target.
 class OfflineFeatureMaker final : public FeatureMaker {
  public:
-  /// `offline` and `target` are borrowed; `target` lives on the device whose worker calls make(),
+  /// `offline` and `target` are borrowed; `target` lives on the device whose worker calls begin(),
   /// and chooses the top-1 ids that files lack.
   OfflineFeatureMaker(OfflineFeatures& offline, Target& target, std::unique_ptr<FeatureMaker> next);
 
   /// Errors as OfflineFeatures::take() and those of the next maker.
-  Result<MadeFeatures> make(Context& context, MicroBatch batch) override;
+  Result<std::unique_ptr<FeaturesUnderWay>> begin(Context& context, MicroBatch batch) override;
 
  private:
   OfflineFeatures& offline_;

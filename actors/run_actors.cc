@@ -122,11 +122,17 @@ bool close_threads(RunParts& parts, WorkThread& disk, double seconds) {
     if (trainer.device_collective) trainer.device_collective->abort("the run has ended");
     if (trainer.reducer) trainer.reducer->close();
   }
+  for (const TargetPlace& target : parts.targets) {
+    if (target.finisher) target.finisher->close();
+  }
   for (const auto& worker : parts.workers) worker->close();
   disk.close();
   bool ended = disk.wait_ended(left());
   for (TrainerPlace& trainer : parts.trainers) {
     if (trainer.reducer) ended = trainer.reducer->wait_ended(left()) && ended;
+  }
+  for (const TargetPlace& target : parts.targets) {
+    if (target.finisher) ended = target.finisher->wait_ended(left()) && ended;
   }
   for (const auto& worker : parts.workers) ended = worker->wait_ended(left()) && ended;
   return ended;
@@ -292,6 +298,9 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
     }
     for (TrainerPlace& trainer : parts.trainers) {
       if (trainer.reducer) trainer.reducer->stop();
+    }
+    for (const TargetPlace& target : parts.targets) {
+      if (target.finisher) target.finisher->stop();
     }
     for (const auto& worker : parts.workers) worker->stop();
     disk.stop();

@@ -13,6 +13,7 @@
 #include "actors/weights_comparison.h"
 #include "kernels/device_collective.h"
 #include "kernels/planning_device.h"
+#include "model/capture_pipeline.h"
 #include "model/target_files.h"
 
 namespace percheron {
@@ -66,10 +67,10 @@ Features blank_features(const RunSetup& setup, const MicroBatch& batch) {
   return features;
 }
 
-Result<Features> count_capture(Context& context, const RunSetup& setup, Target& target,
+Result<Features> count_capture(Context& context, CapturePipeline& captures,
                                const MicroBatch& batch) {
-  return capture_features(context, target, batch, setup.features.dtype,
-                          setup.features.has_top1 ? Top1::kYes : Top1::kNo);
+  PERCHERON_ASSIGN_OR_RETURN(CapturePipeline::Pending pending, captures.begin(context, batch));
+  return pending.finish();
 }
 
 // One step and, with held-out data, one evaluation: each takes scratch that the others don't.
@@ -164,11 +165,13 @@ Status TargetCount::count_first(RunPlan& plan) {
   const MicroBatch batch =
       largest_batch(batches_, 0, EpochPlan::make(data.selection, data.options, 0));
   features_ = blank_features(setup_, batch);
+  CapturePipeline captures(*target_, setup_.features.dtype,
+                           setup_.features.has_top1 ? Top1::kYes : Top1::kNo, setup_.tokens_max);
   if (!offline_ || offline_->coverage().missing() > 0) {
-    PERCHERON_ASSIGN_OR_RETURN(features_, count_capture(context, setup_, *target_, batch));
+    PERCHERON_ASSIGN_OR_RETURN(features_, count_capture(context, captures, batch));
   }
   if (const std::optional<MicroBatch> measured = held_out_batch()) {
-    PERCHERON_ASSIGN_OR_RETURN(held_out_, count_capture(context, setup_, *target_, *measured));
+    PERCHERON_ASSIGN_OR_RETURN(held_out_, count_capture(context, captures, *measured));
   }
   return ok_status();
 }

@@ -39,6 +39,8 @@ struct TargetPlace {
   DeviceWorker* worker = nullptr;  // may be shared
   std::unique_ptr<FeatureMaker> maker;
   int node = 0;  // whose store it fills
+  // Waits for what comes of the passes; goes before the maker whose features it holds.
+  std::unique_ptr<WorkThread> finisher;
 };
 
 /// What a trainer actor works with. All but `worker` is used by one job at a time.

@@ -328,11 +328,19 @@ Status resolve_steps(const proto::Train& train, RunSetup& setup) {
       const int64_t end = std::min(first + per_step, plan.micro_batches());
       for (int64_t i = first; i < end; ++i) {
         bytes += setup.features.bytes(plan.tokens(i), static_cast<int64_t>(plan.samples(i).size()));
+        setup.tokens_max = std::max(setup.tokens_max, plan.tokens(i));
       }
       setup.step_bytes_max = std::max(setup.step_bytes_max, bytes);
     }
   }
   setup.steps = StepPlan(per_step, std::move(micro_batches), train.has_steps() ? train.steps() : 0);
+  if (setup.data.held_out) {
+    const EpochPlan plan =
+        EpochPlan::make(setup.data.held_out_selection, setup.data.held_out_options, 0);
+    for (int64_t i = 0; i < plan.micro_batches(); ++i) {
+      setup.tokens_max = std::max(setup.tokens_max, plan.tokens(i));
+    }
+  }
   return Credits::check_limit(setup.config.features().bytes_max(), setup.step_bytes_max);
 }
 

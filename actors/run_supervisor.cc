@@ -93,8 +93,19 @@ EpochTermination& RunSupervisor::epoch(int64_t number) {
 void RunSupervisor::target_work(int target, MicroBatchId id, bool leased, int64_t tokens,
                                 double seconds) {
   touch();
-  targets_[target] = {leased ? std::optional(id) : std::nullopt, now()};
-  if (!leased) meter_.target_worked(tokens, seconds);
+  Worker& worker = targets_[target];
+  if (leased && worker.id) {
+    worker.next = id;
+    return;
+  }
+  worker.since = now();
+  if (leased) {
+    worker.id = id;
+    return;
+  }
+  worker.id = worker.next == id ? std::nullopt : worker.next;
+  worker.next.reset();
+  meter_.target_worked(tokens, seconds);
 }
 
 void RunSupervisor::trainer_work(const TrainerReport& report) {

@@ -185,7 +185,8 @@ class RunSupervisor {
     Status status;
   };
   struct Worker {
-    std::optional<MicroBatchId> id;
+    std::optional<MicroBatchId> id;    // that it is at
+    std::optional<MicroBatchId> next;  // a target's, beside that
     double since = 0;
     int64_t micro_batches = 0;  // that it has settled
   };

@@ -3,7 +3,7 @@
 #include <set>
 
 #include "actors/actor_system.h"
-#include "actors/policy/idle_targets.h"
+#include "actors/policy/asking_targets.h"
 #include "actors/policy/sampler_policy.h"
 
 namespace percheron {
@@ -34,7 +34,7 @@ class Sampler {
         homes_(target_nodes_, parts.trainer_nodes()),
         store_credits_(*parts.store),
         sequence_(parts.setup, parts.batches, parts.progress.step),
-        idle_(parts.target_nodes()),
+        asking_(parts.target_nodes()),
         policy_([this] { return sequence_.next(); },
                 parts.credits ? *parts.credits : store_credits_, 0),
         held_out_left_(parts.batches->held_out_micro_batches()) {}
@@ -45,11 +45,11 @@ class Sampler {
     pump();
   }
 
+  // It has nothing to do, or can be given the next beside the one that it has.
   void idle(int target) {
-    if (retiring_.count(target) != 0) return let_go(target);
-    if (lost_.count(target) == 0) {
-      idle_.add(target);
-      newly_idle_ = target;
+    if (retiring_.count(target) == 0 && lost_.count(target) == 0) {
+      asking_.add(target, policy_.target_has_leases(target));
+      newly_asking_ = target;
     }
     pump();
   }
@@ -57,10 +57,10 @@ class Sampler {
   void lost(int target) {
     lost_.insert(target);
     retiring_.erase(target);
-    idle_.remove(target);
+    asking_.remove(target);
     const auto count = static_cast<int64_t>(policy_.target_lost(target));
     if (count > 0) self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
-    idle_.room_changed();
+    asking_.room_changed();
     pump();
   }
 
@@ -73,7 +73,7 @@ class Sampler {
     homes_.add(worker.kind, worker.node);
     if (worker.kind != WorkerKind::kTarget) return;
     target_nodes_.push_back(worker.node);
-    idle_.add_target(worker.node);
+    asking_.add_target(worker.node);
   }
 
   // It ends what it has.
@@ -81,7 +81,7 @@ class Sampler {
     homes_.retire(worker.kind, worker.number);
     if (worker.kind == WorkerKind::kTrainer || lost_.count(worker.number) != 0) return;
     retiring_.insert(worker.number);
-    idle_.remove(worker.number);
+    asking_.remove(worker.number);
     if (!policy_.target_has_leases(worker.number)) let_go(worker.number);
   }
 
@@ -95,7 +95,7 @@ class Sampler {
     const auto count = static_cast<int64_t>(policy_.leases_of_node_lost(node));
     if (count > 0) self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
     self_->send(peers_->mailbox, NodeLost{node});  // Behind the tickets that were put before.
-    idle_.room_changed();
+    asking_.room_changed();
     pump();
   }
 
@@ -104,7 +104,7 @@ class Sampler {
     for (MicroBatchId id : message.ids) policy_.produce_again(id);
     const auto count = static_cast<int64_t>(message.ids.size());
     self_->send(peers_->supervisor, QueuedAgain{WorkerKind::kTarget, count});
-    idle_.room_changed();
+    asking_.room_changed();
     pump();
   }
 
@@ -124,19 +124,24 @@ class Sampler {
 
   void produced(const Produced& message) {
     const Produce& work = message.work;
+    const bool counts = policy_.produced(work.id, message.target, work.lease);
+    const bool more = policy_.target_has_leases(message.target);
     parts_.activity->target_settled(message.target, message.tokens, message.samples,
-                                    message.seconds);
+                                    message.seconds, more);
+    if (!more) asking_.has_nothing(message.target);
     // What a target says whose lease was taken away, by its loss or a rewind, no longer counts.
-    if (!policy_.produced(work.id, message.target, work.lease)) return idle(message.target);
+    if (!counts) return settled(message.target, more);
     self_->send(peers_->supervisor,
                 TargetWork{message.target, work.id, false, message.tokens, message.seconds});
     if (!message.outcome.ok()) {
+      lost_.insert(message.target);  // It gets no more.
+      asking_.remove(message.target);
       self_->send(peers_->supervisor, Failed{"target " + std::to_string(message.target),
                                              message.outcome, WorkerKind::kTarget, message.target});
       return;
     }
     put(message);
-    idle(message.target);
+    settled(message.target, more);
   }
 
   void freed(const Freed& message) {
@@ -152,6 +157,12 @@ class Sampler {
   }
 
  private:
+  // A target has one micro-batch less; it asks for the next itself.
+  void settled(int target, bool has_more) {
+    if (!has_more && retiring_.count(target) != 0) return let_go(target);
+    pump();
+  }
+
   void let_go(int target) {
     retiring_.erase(target);
     lost_.insert(target);
@@ -185,14 +196,14 @@ class Sampler {
 
   void open(int64_t step) {
     policy_.set_open_step(step);
-    idle_.room_changed();  // What the step before held is free.
+    asking_.room_changed();  // What the step before held is free.
     if (step >= parts_.setup->steps.steps()) return;
     const PlannedStep range = parts_.setup->steps.at(step);
     parts_.store->open_step({range.epoch, range.first}, range.count);
   }
 
   void pump() {
-    while (const auto next = idle_.next(policy_, 0)) {
+    while (const auto next = asking_.next(policy_, 0)) {
       const auto& [target, production] = *next;
       const WorkUnit& unit = production.unit;
       self_->send(peers_->supervisor, TargetWork{target, unit.id, true, 0, 0});
@@ -208,12 +219,12 @@ class Sampler {
   void tell_idle() {
     const Occupation why = policy_.out_of_work() ? Occupation::kWork : Occupation::kRoom;
     if (why != told_why_) {
-      for (const int target : idle_.all()) parts_.activity->target_waits(target, why);
-    } else if (newly_idle_ && idle_.contains(*newly_idle_)) {
-      parts_.activity->target_waits(*newly_idle_, why);
+      for (const int target : asking_.all()) parts_.activity->target_waits(target, why);
+    } else if (newly_asking_ && asking_.contains(*newly_asking_)) {
+      parts_.activity->target_waits(*newly_asking_, why);
     }
     told_why_ = why;
-    newly_idle_.reset();
+    newly_asking_.reset();
   }
 
   // None where it was handed out before.
@@ -248,10 +259,10 @@ class Sampler {
   Homes homes_;
   StoreCredits store_credits_;
   WorkSequence sequence_;
-  IdleTargets idle_;
+  AskingTargets asking_;
   SamplerPolicy policy_;
   std::set<int> lost_, retiring_;            // targets
-  std::optional<int> newly_idle_;            // a target of which nobody was told
+  std::optional<int> newly_asking_;          // a target of which nobody was told
   Occupation told_why_ = Occupation::kRoom;  // the others wait
   std::map<MicroBatchId, int64_t> buckets_;  // of what is handed out and not freed
   int64_t held_out_left_;

@@ -202,7 +202,7 @@ class Shell {
     if (message.leased) {
       leases().leased(WorkerKind::kTarget, message.target, message.id, orders_.now());
     } else {
-      leases().settled(WorkerKind::kTarget, message.target);
+      leases().settled(WorkerKind::kTarget, message.target, message.id, orders_.now());
     }
     tell_quarantined();
     supervisor_.target_work(message.target, message.id, message.leased, message.tokens,

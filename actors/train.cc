@@ -343,11 +343,13 @@ TargetPlace make_target(RunParts& parts, DeviceId id) {
   place.worker = worker_of(parts, id);
   Target& model = *parts.models.at(id);
   place.maker = std::make_unique<TargetFeatureMaker>(model, parts.cache.get(), *parts.quarantine,
-                                                     parts.setup->features, parts.fingerprint);
+                                                     parts.setup->features, parts.fingerprint,
+                                                     parts.setup->tokens_max);
   if (parts.offline) {
     place.maker =
         std::make_unique<OfflineFeatureMaker>(*parts.offline, model, std::move(place.maker));
   }
+  place.finisher = std::make_unique<WorkThread>("features", *parts.clock);
   return place;
 }
 

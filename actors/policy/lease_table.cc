@@ -1,6 +1,5 @@
 #include "actors/policy/lease_table.h"
 
-#include <algorithm>
 #include <set>
 
 #include "base/check.h"
@@ -10,6 +9,7 @@ namespace percheron {
 int64_t LeaseTable::grant(MicroBatchId id, int owner, int64_t now_ns) {
   const bool fresh = leases_.emplace(id, Lease{owner, next_token_, now_ns + ttl_ns_}).second;
   PERCHERON_CHECK(fresh, "a micro-batch is leased to one owner at a time");
+  ++held_[owner];
   return next_token_++;
 }
 
@@ -21,6 +21,7 @@ bool LeaseTable::holds(MicroBatchId id, int owner, int64_t token) const {
 bool LeaseTable::settle(MicroBatchId id, int owner, int64_t token) {
   if (!holds(id, owner, token)) return false;
   leases_.erase(id);
+  ended(owner);
   return true;
 }
 
@@ -32,6 +33,7 @@ bool LeaseTable::renew(MicroBatchId id, int owner, int64_t token, int64_t now_ns
 
 std::vector<MicroBatchId> LeaseTable::drop_owner(int owner) {
   std::vector<MicroBatchId> dropped;
+  if (held_.erase(owner) == 0) return dropped;
   for (auto lease = leases_.begin(); lease != leases_.end();) {
     if (lease->second.owner == owner) {
       dropped.push_back(lease->first);
@@ -48,6 +50,7 @@ std::vector<MicroBatchId> LeaseTable::expire(int64_t now_ns) {
   for (auto lease = leases_.begin(); lease != leases_.end();) {
     if (is_over(lease->second, now_ns)) {
       expired.push_back(lease->first);
+      ended(lease->second.owner);
       lease = leases_.erase(lease);
     } else {
       ++lease;
@@ -73,11 +76,6 @@ std::vector<int> LeaseTable::overdue_owners(int64_t now_ns) const {
     if (is_over(lease, now_ns)) owners.insert(lease.owner);
   }
   return {owners.begin(), owners.end()};
-}
-
-size_t LeaseTable::held_by(int owner) const {
-  return std::count_if(leases_.begin(), leases_.end(),
-                       [owner](const auto& entry) { return entry.second.owner == owner; });
 }
 
 }  // namespace percheron

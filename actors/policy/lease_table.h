@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -27,7 +28,10 @@ class LeaseTable {
   /// Ends the leases whose time is over and returns what they were for.
   std::vector<MicroBatchId> expire(int64_t now_ns);
   /// Ends every lease.
-  void clear() { leases_.clear(); }
+  void clear() {
+    leases_.clear();
+    held_.clear();
+  }
 
   std::optional<int> owner_of(MicroBatchId id) const;
   /// The first micro-batch that anyone holds; none if nobody does.
@@ -35,7 +39,10 @@ class LeaseTable {
   /// Owners of leases whose time is over, each once; the leases stay.
   std::vector<int> overdue_owners(int64_t now_ns) const;
   size_t outstanding() const { return leases_.size(); }
-  size_t held_by(int owner) const;
+  size_t held_by(int owner) const {
+    const auto held = held_.find(owner);
+    return held == held_.end() ? 0 : held->second;
+  }
 
  private:
   struct Lease {
@@ -44,6 +51,11 @@ class LeaseTable {
     int64_t deadline_ns = 0;
   };
   bool holds(MicroBatchId id, int owner, int64_t token) const;
+  /// One lease of an owner is over.
+  void ended(int owner) {
+    const auto held = held_.find(owner);
+    if (--held->second == 0) held_.erase(held);
+  }
   bool is_over(const Lease& lease, int64_t now_ns) const {
     return ttl_ns_ > 0 && lease.deadline_ns <= now_ns;
   }
@@ -51,6 +63,7 @@ class LeaseTable {
   int64_t ttl_ns_;
   int64_t next_token_ = 1;
   MicroBatchMap<Lease> leases_;
+  std::map<int, size_t> held_;  // leases by owner; none 0
 };
 
 }  // namespace percheron

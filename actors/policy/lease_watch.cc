@@ -1,5 +1,7 @@
 #include "actors/policy/lease_watch.h"
 
+#include <algorithm>
+
 namespace percheron {
 namespace {
 
@@ -11,10 +13,11 @@ int64_t key_of_update(int trainer) { return int64_t{3} * trainer + 2; }
 
 }  // namespace
 
-void LeaseWatch::begin(int64_t key, const Overdue& work, double now) {
+void LeaseWatch::add(int64_t key, const Overdue& work, double now) {
   if (seconds_ <= 0) return;
-  held_[key] = work;
-  watch_.watch(key, now);
+  std::deque<Overdue>& held = held_[key];
+  held.push_back(work);
+  if (held.size() == 1) watch_.watch(key, now);
 }
 
 void LeaseWatch::end(int64_t key) {
@@ -23,13 +26,28 @@ void LeaseWatch::end(int64_t key) {
 }
 
 void LeaseWatch::leased(WorkerKind kind, int number, MicroBatchId id, double now) {
-  begin(key_of(kind, number), {kind, number, id}, now);
+  const int64_t key = key_of(kind, number);
+  // What a trainer held before was taken from it: that is settled by no word of its own.
+  if (kind == WorkerKind::kTrainer) end(key);
+  add(key, {kind, number, id}, now);
+}
+
+void LeaseWatch::settled(WorkerKind kind, int number, MicroBatchId id, double now) {
+  const int64_t key = key_of(kind, number);
+  const auto held = held_.find(key);
+  if (held == held_.end()) return;
+  const auto settled = std::ranges::find(held->second, id, &Overdue::id);
+  if (settled == held->second.end()) return;
+  held->second.erase(held->second.begin(), settled + 1);
+  if (held->second.empty()) return end(key);
+  watch_.watch(key, now);
 }
 
 void LeaseWatch::settled(WorkerKind kind, int number) { end(key_of(kind, number)); }
 
 void LeaseWatch::updates(int trainer, int64_t step, double now) {
-  begin(key_of_update(trainer), {WorkerKind::kTrainer, trainer, {}, step}, now);
+  end(key_of_update(trainer));  // A later update takes its place.
+  add(key_of_update(trainer), {WorkerKind::kTrainer, trainer, {}, step}, now);
 }
 
 void LeaseWatch::updated(int trainer) { end(key_of_update(trainer)); }
@@ -47,7 +65,7 @@ void LeaseWatch::clear() {
 std::vector<LeaseWatch::Overdue> LeaseWatch::take_overdue(double now) {
   std::vector<Overdue> overdue;
   for (int64_t key : watch_.take_silent(now)) {
-    overdue.push_back(held_.at(key));
+    overdue.push_back(held_.at(key).front());
     held_.erase(key);
   }
   return overdue;

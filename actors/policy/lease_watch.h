@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <vector>
@@ -26,8 +27,11 @@ class LeaseWatch {
   explicit LeaseWatch(double seconds)
       : seconds_(seconds), watch_({seconds, seconds, kGapSeconds}) {}
 
+  /// A target may hold several: the time of each begins when the one before is settled.
   void leased(WorkerKind kind, int number, MicroBatchId id, double now);
-  /// It has settled what it held, or shown otherwise that its device works.
+  /// It has settled this one, and all that it was given before, which it does in that order.
+  void settled(WorkerKind kind, int number, MicroBatchId id, double now);
+  /// It holds nothing any more, or has shown otherwise that its device works.
   void settled(WorkerKind kind, int number);
   /// A trainer is to update its parameters, for which it waits for nobody.
   void updates(int trainer, int64_t step, double now);
@@ -42,7 +46,7 @@ class LeaseWatch {
   std::vector<Overdue> take_overdue(double now);
 
  private:
-  void begin(int64_t key, const Overdue& work, double now);
+  void add(int64_t key, const Overdue& work, double now);
   void end(int64_t key);
 
   // Between two calls of take_overdue(): this process was itself held up.
@@ -50,7 +54,7 @@ class LeaseWatch {
 
   const double seconds_;
   SilenceWatch watch_;
-  std::map<int64_t, Overdue> held_;
+  std::map<int64_t, std::deque<Overdue>> held_;  // the first is the one that it is at; none empty
 };
 
 }  // namespace percheron

@@ -101,19 +101,32 @@ RunActivity::Worker& RunActivity::worker(WorkerKind kind, int number) {
 
 void RunActivity::target_leased(int target, std::optional<int64_t> bucket) {
   const std::lock_guard lock(mutex_);
-  begin_job(targets_.at(static_cast<size_t>(target)), now());
+  Worker& worker = targets_.at(static_cast<size_t>(target));
+  // A second one is begun when the first is settled: time is counted once.
+  if (!worker.clock.in_job()) begin_job(worker, now());
+  worker.after = Occupation::kIdle;
   if (bucket) ++kept_.in_flight[*bucket];
 }
 
-void RunActivity::target_settled(int target, int64_t tokens, int64_t samples, double seconds) {
+void RunActivity::target_settled(int target, int64_t tokens, int64_t samples, double seconds,
+                                 bool more) {
   const std::lock_guard lock(mutex_);
-  settle(targets_.at(static_cast<size_t>(target)), tokens, samples, seconds, Occupation::kDevice,
-         now());
+  Worker& worker = targets_.at(static_cast<size_t>(target));
+  const double now = this->now();
+  settle(worker, tokens, samples, seconds, Occupation::kDevice, now);
+  if (worker.away || worker.clock.in_job()) return;
+  if (more) {
+    begin_job(worker, now);
+  } else {
+    worker.clock.enter(worker.after, now);
+  }
 }
 
 void RunActivity::target_waits(int target, Occupation why) {
   const std::lock_guard lock(mutex_);
-  wait(targets_.at(static_cast<size_t>(target)), why, now());
+  Worker& worker = targets_.at(static_cast<size_t>(target));
+  worker.after = why;
+  if (!worker.clock.in_job()) wait(worker, why, now());
 }
 
 void RunActivity::freed(int64_t bucket) {

@@ -118,8 +118,10 @@ class RunActivity {
   // The sampler.
   /// `bucket`: none where the micro-batch is handed out again and was not freed.
   void target_leased(int target, std::optional<int64_t> bucket);
-  void target_settled(int target, int64_t tokens, int64_t samples, double seconds);
-  /// The target is idle, because of kRoom or kWork.
+  /// `more`: the target has another micro-batch, which it begins, or goes on with, now.
+  void target_settled(int target, int64_t tokens, int64_t samples, double seconds, bool more);
+  /// The target would take a micro-batch and gets none, because of kRoom or kWork. It is idle once
+  /// it has none left.
   void target_waits(int target, Occupation why);
   void freed(int64_t bucket);
 
@@ -157,7 +159,8 @@ class RunActivity {
     std::string device;
     OccupationClock clock;
     int64_t micro_batches = 0, tokens = 0, samples = 0;
-    bool away = false;  // lost, and not restarted yet
+    bool away = false;                     // lost, and not restarted yet
+    Occupation after = Occupation::kIdle;  // a target's, once it has settled all that it has
   };
   struct Totals {
     double time = 0;

@@ -71,6 +71,9 @@ WorkerProcess::~WorkerProcess() {
       if (trainer.reducer) trainer.reducer->stop();
       if (trainer.disk) trainer.disk->stop();
     }
+    for (const TargetPlace& target : parts_->targets) {
+      if (target.finisher) target.finisher->stop();
+    }
     for (const auto& worker : parts_->workers) worker->stop();
   }
   if (!peers_) return;

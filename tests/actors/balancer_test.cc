@@ -51,7 +51,7 @@ class BalancerTest : public testing::Test {
       }
       clock.advance(1);
       for (int i = 0; i < 2; ++i) {
-        activity->target_settled(i, 100, 10, target_seconds);
+        activity->target_settled(i, 100, 10, target_seconds, false);
         activity->trainer_settled(i, 100, 10, trainer_seconds);
       }
       activity->tick({});

@@ -113,6 +113,7 @@ TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhateverDiesAndComesBack) {
       {"messages", all.messages},
       {"deaths", all.deaths},
       {"words of the dead", all.late_words},
+      {"passes beside what follows another", all.overlaps},
       {"pauses", all.pauses},
       {"late messages", all.delays},
       {"cuts", all.cuts},
@@ -190,7 +191,7 @@ TEST_P(CanaryTest, IsSeen) {
   bool seen = false;
   for (size_t s = 0; s < shapes().size() && !seen; ++s) {
     const auto setup = setup_of(shapes()[s]);
-    for (uint64_t round = 0; round < 40 && !seen; ++round) {
+    for (uint64_t round = 0; round < 160 && !seen; ++round) {
       SimulatedWorld world{setup, shapes()[s].nodes};
       world.seed = Random::keyed(4711, GetParam().name, round).next();
       world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
@@ -232,6 +233,8 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"ByteLimitIsIgnored", Canary::kByteLimitIsIgnored, " holds "},
         Planted{"RetiredTrainerComputes", Canary::kRetiredTrainerComputes, kOtherParameters, false,
                 0.004},
+        Planted{"TargetLeavesWithWork", Canary::kTargetLeavesWithWork,
+                "a target leaves with a micro-batch", false, 0.004},
         Planted{"EvaluationKeepsTheDead", Canary::kEvaluationKeepsTheDead,
                 "the evaluation of step"},
         Planted{"MessagesOvertake", Canary::kMessagesOvertake, kStandsStill, true},

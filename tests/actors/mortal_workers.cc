@@ -78,9 +78,9 @@ class MortalMaker final : public FeatureMaker {
  public:
   MortalMaker(std::unique_ptr<FeatureMaker> inner, Fate fate)
       : inner_(std::move(inner)), fate_(std::move(fate)) {}
-  Result<MadeFeatures> make(Context& context, MicroBatch batch) override {
+  Result<std::unique_ptr<FeaturesUnderWay>> begin(Context& context, MicroBatch batch) override {
     fate_.reach(Moment::kMake);
-    return inner_->make(context, std::move(batch));
+    return inner_->begin(context, std::move(batch));
   }
 
  private:

@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
 /// Every forward pass ends the test.
 class NoTarget final : public FeatureMaker {
  public:
-  Result<MadeFeatures> make(Context&, MicroBatch) override {
+  Result<std::unique_ptr<FeaturesUnderWay>> begin(Context&, MicroBatch) override {
     return internal_error("the target was asked, though everything lies in files");
   }
 };

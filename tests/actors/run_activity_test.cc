@@ -112,12 +112,32 @@ TEST_F(RunActivityTest, ALostWorkerIsIdleUntilItIsRestarted) {
   clock.advance(4);
   activity.target_leased(0, std::nullopt);
   clock.advance(5);
-  activity.target_settled(0, 100, 4, 5);
+  activity.target_settled(0, 100, 4, 5, false);
   seen = activity.snapshot();
   EXPECT_DOUBLE_EQ(target(Occupation::kRoom), 4);
   EXPECT_DOUBLE_EQ(target(Occupation::kCompute), 5);
   EXPECT_EQ(seen.restarts, (std::array<int64_t, 2>{1, 0}));
   EXPECT_DOUBLE_EQ(trainer(0, Occupation::kStepEnd), 15) << "waits for the step as before";
+}
+
+// The second of two micro-batches is begun beside the end of the first: their times once counted
+// twice would make a target look slower than it is.
+TEST_F(RunActivityTest, TwoMicroBatchesOfATargetAreCountedOneAfterTheOther) {
+  activity.phase(phase(RunPhase::Step::kComputing));
+  activity.target_leased(0, std::nullopt);
+  clock.advance(1);
+  activity.target_leased(0, std::nullopt);
+  clock.advance(1);
+  activity.target_settled(0, 100, 4, 2, true);
+  activity.target_waits(0, Occupation::kRoom);  // It has one, and would take another.
+  clock.advance(3);
+  EXPECT_DOUBLE_EQ(target(Occupation::kCompute), 2);
+  EXPECT_DOUBLE_EQ(target(Occupation::kRoom), 0);
+  activity.target_settled(0, 100, 4, 2.5, false);
+  clock.advance(4);
+  EXPECT_DOUBLE_EQ(target(Occupation::kCompute), 4.5);
+  EXPECT_DOUBLE_EQ(target(Occupation::kDevice), 0.5);
+  EXPECT_DOUBLE_EQ(target(Occupation::kRoom), 4) << "from when it has none left";
 }
 
 // Work that was taken away, by a rewind or a change of members, is never settled.
@@ -153,7 +173,7 @@ TEST_F(RunActivityTest, ATargetsTimeGoesToItsCause) {
   activity.target_leased(0, 512);
   EXPECT_EQ(activity.snapshot().in_flight.at(512), 1);
   clock.advance(3);
-  activity.target_settled(0, 700, 5, 3);
+  activity.target_settled(0, 700, 5, 3, false);
   activity.target_waits(0, Occupation::kWork);
   clock.advance(1);
   activity.freed(512);
@@ -213,7 +233,7 @@ TEST_F(RunActivityTest, TheBottleneckAndTheCapacitiesAreThoseOfTheWindow) {
     features_late(true);
     activity.target_leased(0, 0);
     clock.advance(2);
-    activity.target_settled(0, 100, 8, 2);
+    activity.target_settled(0, 100, 8, 2, false);
     activity.trainer_leased(0, std::nullopt);
     clock.advance(0.5);
     activity.trainer_settled(0, 100, 8, 0.5);
@@ -243,7 +263,7 @@ TEST_F(RunActivityTest, ReadersAndActorsMeetWithoutARace) {
   std::thread actors([&] {
     for (int i = 0; i < 2000; ++i) {
       activity.target_leased(0, i % 3);
-      activity.target_settled(0, 1, 1, 0);
+      activity.target_settled(0, 1, 1, 0, false);
       activity.trainer_leased(i % 2, 1 - i % 2);
       activity.trainer_settled(i % 2, 1, 1, 0);
       activity.phase(phase(i % 2 == 0 ? RunPhase::Step::kComputing : RunPhase::Step::kUpdating));

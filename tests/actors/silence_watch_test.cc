@@ -107,9 +107,28 @@ TEST(LeaseWatch, AWorkerIsOverdueOnceForWhatItHolds) {
   EXPECT_THAT(overdue_until(leases, 0, 599), IsEmpty());
   EXPECT_THAT(overdue_until(leases, 599, 2000), ElementsAre(1, 101));
   leases.leased(WorkerKind::kTarget, 1, {0, 8}, 2000);
+  leases.settled(WorkerKind::kTarget, 1, {0, 8}, 2400);
   leases.leased(WorkerKind::kTarget, 1, {0, 9}, 2500);
   EXPECT_THAT(overdue_until(leases, 2000, 3099), IsEmpty());
   EXPECT_THAT(overdue_until(leases, 3099, 3100), ElementsAre(1));
+}
+
+// The second waits for the first: it was once not watched at all when the first was settled.
+TEST(LeaseWatch, OfTwoThatATargetHoldsEachHasItsOwnTime) {
+  LeaseWatch leases(600);
+  leases.leased(WorkerKind::kTarget, 0, {0, 0}, 0);
+  leases.leased(WorkerKind::kTarget, 0, {0, 1}, 10);
+  EXPECT_THAT(overdue_until(leases, 0, 500), IsEmpty());
+  leases.settled(WorkerKind::kTarget, 0, {0, 0}, 500);
+  EXPECT_THAT(overdue_until(leases, 500, 1099), IsEmpty());
+  EXPECT_THAT(overdue_until(leases, 1099, 1100), ElementsAre(0));
+
+  // A sample that is not finite comes out of turn: what it is behind is over, too.
+  leases.leased(WorkerKind::kTarget, 0, {0, 2}, 2000);
+  leases.leased(WorkerKind::kTarget, 0, {0, 3}, 2000);
+  leases.settled(WorkerKind::kTarget, 0, {0, 3}, 2100);
+  leases.settled(WorkerKind::kTarget, 0, {0, 2}, 2200);
+  EXPECT_THAT(overdue_until(leases, 2000, 4000), IsEmpty());
 }
 
 TEST(LeaseWatch, OtherWorkOfTheDevicesIsNotCounted) {

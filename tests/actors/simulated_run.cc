@@ -24,6 +24,7 @@ std::vector<int> numbers(size_t count) {
 void SimulatedOutcome::add_before(const SimulatedOutcome& before) {
   deaths += before.deaths;
   late_words += before.late_words;
+  overlaps += before.overlaps;
   pauses += before.pauses;
   messages += before.messages;
   delays += before.delays;
@@ -54,7 +55,7 @@ Simulation::Simulation(const SimulatedWorld& world, SimulatedDisk& disk, uint64_
       mailbox_(setup_.assignment, numbers(setup_.placement.trainers.size()), 0),
       targets_(setup_.placement.targets.size()),
       trainers_(setup_.placement.trainers.size()),
-      idle_targets_(target_nodes()),
+      asking_(target_nodes()),
       disk_(disk) {
   SupervisorSettings settings;
   settings.setup = world_.setup;
@@ -90,6 +91,7 @@ SimulatedOutcome Simulation::run() {
   supervisor_->start();
   to_sampler("supervisor", [this] { pump_sampler(); });
   for (size_t t = 0; t < targets_.size(); ++t) {
+    (void)targets_[t].flow.ask();
     to_sampler("target" + std::to_string(t), [this, t] { target_idle(static_cast<int>(t)); });
   }
   for (const Trainer& trainer : trainers_) idle(trainer);

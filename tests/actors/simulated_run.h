@@ -24,6 +24,7 @@ enum class Canary {
   kChecksumIsNotCompared,      // and says that they are the others'
   kFeaturesGoBeforeTheCommit,  // a step's features are freed when they are computed
   kByteLimitIsIgnored,
+  kTargetLeavesWithWork,          // a target that is to leave goes when it asks for more
   kRetiredTrainerComputes,        // the mailbox gives work to a trainer that has left
   kEvaluationKeepsTheDead,        // the share of a dead trainer is waited for
   kMessagesOvertake,              // between the same two ends
@@ -59,6 +60,7 @@ struct SimulatedOutcome {
   std::vector<std::string> violations;  // of the invariants, as an onlooker sees them
   int64_t deaths = 0, late_words = 0, pauses = 0, messages = 0;
   int64_t delays = 0, cuts = 0, connections = 0, crashes = 0;
+  int64_t overlaps = 0;               // passes that began beside what followed another one
   int64_t added = 0, retired = 0;     // workers
   int64_t targets = 0, trainers = 0;  // that have a place, of the last life
   int64_t torn = 0;                   // crashes in the middle of a checkpoint

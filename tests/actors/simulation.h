@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,10 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "actors/policy/asking_targets.h"
 #include "actors/policy/credits.h"
-#include "actors/policy/idle_targets.h"
 #include "actors/policy/mailbox_policy.h"
 #include "actors/policy/sampler_policy.h"
+#include "actors/policy/target_flow.h"
 #include "actors/run_supervisor.h"
 #include "base/random.h"
 #include "tests/actors/simulated_disk.h"
@@ -175,7 +177,7 @@ class Simulation final : public RunOrders, public RunObserver {
   }
   void worker_added(WorkerKind kind, int, int node) override {
     if (kind == WorkerKind::kTarget) {
-      to_sampler("supervisor", [this, node] { idle_targets_.add_target(node); });
+      to_sampler("supervisor", [this, node] { asking_.add_target(node); });
     }
   }
   void worker_retired(WorkerKind kind, int number) override {
@@ -217,6 +219,9 @@ class Simulation final : public RunOrders, public RunObserver {
     int64_t life = 0;
     bool alive = true;
     Place place = {};
+    TargetFlow flow = {};
+    std::deque<Production> given = {};  // and not begun
+    int64_t busy_until = 0;             // of what follows the passes, one after the other
   };
   struct Group {
     std::vector<int> members;
@@ -269,12 +274,19 @@ class Simulation final : public RunOrders, public RunObserver {
   // --- sampler and targets
   std::optional<WorkUnit> next_unit();
   void target_idle(int target) {
-    if (retiring_targets_.count(target) != 0) return let_go(target);
-    if (lost_targets_.count(target) == 0) idle_targets_.add(target);
+    const bool leaves = retiring_targets_.count(target) != 0;
+    if (leaves && world_.canary == Canary::kTargetLeavesWithWork) return let_go(target);
+    if (!leaves && lost_targets_.count(target) == 0) {
+      asking_.add(target, sampler_.target_has_leases(target));
+    }
     pump_sampler();
   }
   void pump_sampler();
   void produced(int target, const Production& production);
+  void settled(int target);
+  /// What the target's actor does: begins a pass, and what follows it.
+  void begin_pass(int target);
+  void ask(int target);
   void lose_target(int target);
   void retire_target(int target);
   void let_go(int target);
@@ -369,7 +381,7 @@ class Simulation final : public RunOrders, public RunObserver {
   std::unique_ptr<RunSupervisor> supervisor_;
   std::vector<Target> targets_;
   std::vector<Trainer> trainers_;
-  IdleTargets idle_targets_;
+  AskingTargets asking_;
   std::set<int> lost_targets_, retiring_targets_;
   int64_t rewinds_ = 0, mailbox_rewinds_ = 0;
   std::map<int64_t, Group> groups_;

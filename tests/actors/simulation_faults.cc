@@ -98,6 +98,8 @@ void Simulation::begin_life(WorkerKind kind, int number) {
     Target& target = targets_[static_cast<size_t>(number)];
     target.alive = true;
     ++target.life;
+    target.flow = TargetFlow();
+    target.given.clear();
     return;
   }
   Trainer& trainer = trainers_[static_cast<size_t>(number)];

@@ -22,26 +22,60 @@ std::optional<WorkUnit> Simulation::next_unit() {
 }
 
 void Simulation::pump_sampler() {
-  while (const auto next = idle_targets_.next(sampler_, 0)) {
+  while (const auto next = asking_.next(sampler_, 0)) {
     const int target = next->first;
     const Production production = next->second;
     to_supervisor("sampler",
                   [=, this] { supervisor_->target_work(target, production.unit.id, true, 0, 0); });
-    const int64_t life = targets_[static_cast<size_t>(target)].life;
-    network_.after(1 + network_.delay(40) / kMillisecond, [=, this] {
-      Target& me = targets_[static_cast<size_t>(target)];
-      const bool late = !me.alive || me.life != life;
-      if (late && random_.below(2)) return;  // Else a word of the dead.
-      outcome_.late_words += late ? 1 : 0;
-      to_sampler(target_name(target, life), [=, this] { produced(target, production); });
-    });
+    Target& me = targets_[static_cast<size_t>(target)];
+    me.given.push_back(production);
+    me.flow.given();
+    begin_pass(target);
   }
   report_exhausted();
 }
 
+// Passes are put in one after the other; what follows one goes on beside the next.
+void Simulation::begin_pass(int target) {
+  Target& me = targets_[static_cast<size_t>(target)];
+  if (!me.flow.begin()) return;
+  if (me.flow.in_flight() > TargetFlow::kInFlightMax) violate("a target has too many passes");
+  outcome_.overlaps += me.flow.in_flight() > 1 ? 1 : 0;
+  const Production production = me.given.front();
+  me.given.pop_front();
+  const int64_t life = me.life, begun = clock_.now + kMillisecond + network_.delay(20);
+  me.busy_until = std::max(me.busy_until, begun) + network_.delay(20);
+  network_.at(begun, [=, this] {
+    Target& now = targets_[static_cast<size_t>(target)];
+    if (!now.alive || now.life != life) return;
+    now.flow.begun();
+    begin_pass(target);
+    ask(target);
+  });
+  network_.at(me.busy_until + 1, [=, this] {
+    Target& now = targets_[static_cast<size_t>(target)];
+    const bool late = !now.alive || now.life != life;
+    if (late && random_.below(2)) return;  // Else a word of the dead.
+    outcome_.late_words += late ? 1 : 0;
+    to_sampler(target_name(target, life), [=, this] { produced(target, production); });
+    if (late) return;
+    now.flow.ended();
+    begin_pass(target);
+    ask(target);
+  });
+}
+
+void Simulation::ask(int target) {
+  Target& me = targets_[static_cast<size_t>(target)];
+  if (!me.flow.ask()) return;
+  to_sampler(target_name(target, me.life), [=, this] { target_idle(target); });
+}
+
 void Simulation::produced(int target, const Production& production) {
   const MicroBatchId id = production.unit.id;
-  if (!sampler_.produced(id, target, production.lease)) return target_idle(target);
+  const bool counts = sampler_.produced(id, target, production.lease);
+  if (!sampler_.target_has_leases(target)) asking_.has_nothing(target);
+  if (!counts) return settled(target);
   to_supervisor("sampler", [=, this] { supervisor_->target_work(target, id, false, 1, 0.001); });
   if (id.epoch < 0) {
     sampler_.freed(id);
@@ -58,17 +92,25 @@ void Simulation::produced(int target, const Production& production) {
       pump_mailbox();
     });
   }
-  target_idle(target);
+  settled(target);
+}
+
+void Simulation::settled(int target) {
+  if (retiring_targets_.count(target) != 0 && !sampler_.target_has_leases(target)) {
+    return let_go(target);
+  }
+  pump_sampler();
 }
 
 void Simulation::retire_target(int target) {
   if (lost_targets_.count(target) != 0) return;
   retiring_targets_.insert(target);
-  idle_targets_.remove(target);
+  asking_.remove(target);
   if (!sampler_.target_has_leases(target)) let_go(target);
 }
 
 void Simulation::let_go(int target) {
+  if (sampler_.target_has_leases(target)) violate("a target leaves with a micro-batch");
   retiring_targets_.erase(target);
   lost_targets_.insert(target);
   to_supervisor("sampler", [=, this] { supervisor_->worker_lost(WorkerKind::kTarget, target); });
@@ -78,8 +120,8 @@ void Simulation::let_go(int target) {
 void Simulation::lose_target(int target) {
   lost_targets_.insert(target);
   retiring_targets_.erase(target);
-  idle_targets_.remove(target);
-  idle_targets_.room_changed();
+  asking_.remove(target);
+  asking_.room_changed();
   if (world_.canary == Canary::kTargetLeaseIsForgotten) return;
   const auto count = static_cast<int64_t>(sampler_.target_lost(target));
   to_supervisor("sampler", [=, this] { supervisor_->queued_again(WorkerKind::kTarget, count); });
@@ -90,7 +132,7 @@ void Simulation::lose_node(int node) {
   sampler_.leases_of_node_lost(node);
   std::erase_if(store_, [node](const auto& entry) { return entry.second == node; });
   to_mailbox("sampler", [this, node] { produce_again(mailbox_.node_lost(node)); });
-  idle_targets_.room_changed();
+  asking_.room_changed();
   pump_sampler();
 }
 
@@ -99,7 +141,7 @@ void Simulation::produce_again(const std::vector<MicroBatchId>& ids) {
   to_sampler("mailbox", [this, ids, rewinds = mailbox_rewinds_] {
     if (rewinds != rewinds_) return;
     for (MicroBatchId id : ids) sampler_.produce_again(id);
-    idle_targets_.room_changed();
+    asking_.room_changed();
     pump_sampler();
   });
 }
@@ -118,7 +160,7 @@ void Simulation::rewind_sampler(int64_t step) {
     to_supervisor("mailbox", [this, step] { supervisor_->rewound(step); });
   });
   sampler_.set_open_step(step);
-  idle_targets_.room_changed();
+  asking_.room_changed();
   pump_sampler();
 }
 
@@ -128,7 +170,7 @@ void Simulation::free_step(const PlannedStep& range) {
     store_.erase({range.epoch, i});
   }
   sampler_.set_open_step(range.step + 1);
-  idle_targets_.room_changed();
+  asking_.room_changed();
   pump_sampler();
 }
 

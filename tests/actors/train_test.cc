@@ -254,7 +254,7 @@ TEST(Train, FeaturesOfTheFirstEpochAreKeptForTheOthers) {
 class HangingMaker final : public FeatureMaker {
  public:
   explicit HangingMaker(std::shared_future<void> released) : released_(std::move(released)) {}
-  Result<MadeFeatures> make(Context&, MicroBatch) override {
+  Result<std::unique_ptr<FeaturesUnderWay>> begin(Context&, MicroBatch) override {
     released_.wait();
     return unavailable("was let go");
   }
