@@ -125,8 +125,8 @@ Result<Lane> make_lane(Context& context, Target& target, std::shared_ptr<const R
   const bool whole = tokens == 0 || share >= 1;
   lane.steps_total = whole ? lane.plan.micro_batches() : std::max<int64_t>(1, std::llround(steps));
   lane.quarantine = std::make_unique<Quarantine>(static_cast<int64_t>(selection.samples.size()));
-  lane.maker = std::make_unique<TargetFeatureMaker>(target, nullptr, *lane.quarantine,
-                                                    setup->features, "order_bench");
+  lane.maker = std::make_unique<TargetFeatureMaker>(
+      target, nullptr, *lane.quarantine, setup->features, "order_bench", setup->tokens_max);
   PERCHERON_ASSIGN_OR_RETURN(lane.trainer,
                              DrafterTrainer::make(context, system_files(), setup, target));
   return lane;

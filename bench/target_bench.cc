@@ -1,5 +1,6 @@
 // How many real tokens a second the target runs: forward passes of one long sequence, equal short
-// ones and mixed lengths, and generation with continuous batching.
+// ones and mixed lengths, and generation with continuous batching; and what captures to host memory
+// cost.
 
 #include <fmt/format.h>
 
@@ -9,6 +10,7 @@
 #include <sstream>
 
 #include "base/random.h"
+#include "bench/capture_to_host.h"
 #include "bench/measurement.h"
 #include "model/generation.h"
 #include "tools/engine.h"
@@ -148,6 +150,32 @@ Status measure_forward(Context& context, Target& target, const Settings& setting
   return ok_status();
 }
 
+Status measure_capture(Context& context, Target& target, const Settings& settings,
+                       const std::string& shape) {
+  PERCHERON_ASSIGN_OR_RETURN(const Lengths lengths, parse_shape(shape));
+  const PackedSequences rows = random_rows(lengths, target.config().vocab_size);
+  MicroBatch batch;
+  batch.token_ids.assign(rows.token_ids.begin(), rows.token_ids.end());
+  batch.loss_mask.assign(rows.token_ids.size(), 1);
+  batch.offsets = rows.offsets;
+  batch.sample_ids.assign(lengths.size(), 0);
+  PERCHERON_ASSIGN_OR_RETURN(const CaptureToHost times,
+                             time_capture_to_host(context, target, batch, settings.seconds));
+  const double tokens = static_cast<double>(batch.tokens()) * times.passes;
+  const std::string ratio = fmt::format("{:.4f}", times.ratio());
+  Measurement measurement =
+      described(context, target, fmt::format("capture to host {}, {} of without", shape, ratio),
+                {{"case", "capture"}, {"shape", shape}, {"of_without", ratio}});
+  measurement.tokens = tokens;
+  measurement.timings = times.to_host;
+  report(measurement, settings.format);
+  if (settings.format == ReportFormat::kJson) return ok_status();
+  measurement.name = fmt::format("captures left on the device {}", shape);
+  measurement.timings = times.on_device;
+  report(measurement, settings.format);
+  return ok_status();
+}
+
 Status measure_generation(Context& context, Target& target, const Settings& settings,
                           const Prompts& prompts, int64_t slots) {
   GenerateOptions options;
@@ -211,6 +239,10 @@ Status run(const Settings& settings) {
       continue;
     }
     for (const std::string& shape : settings.shapes) {
+      if (name == "capture") {
+        PERCHERON_RETURN_IF_ERROR(measure_capture(context, *target, settings, shape));
+        continue;
+      }
       for (const std::string& extent : settings.extents) {
         PERCHERON_RETURN_IF_ERROR(measure_forward(context, *target, settings, shape, extent));
       }
@@ -222,8 +254,8 @@ Status run(const Settings& settings) {
 void add_options(CLI::App& app, Settings& settings) {
   app.add_option("model", settings.model, "Hugging Face directory of the target")->required();
   add_engine_options(app, settings.engine);
-  app.add_option("--case", settings.cases, "What to measure: forward, generation")
-      ->check(CLI::IsMember({"forward", "generation"}))
+  app.add_option("--case", settings.cases, "What to measure: forward, generation, capture")
+      ->check(CLI::IsMember({"forward", "generation", "capture"}))
       ->allow_extra_args(false)
       ->capture_default_str();
   app.add_option("--shape", settings.shapes, "Sequences: COUNTxLENGTH, or lengths joined by +")

@@ -17,6 +17,9 @@ GOLDEN = """case $2 in cuda:0) d=2e-3 ;; *) d=1e-3 ;; esac
 echo "PASS tests/golden_data/steps/a.safetensors (eagle3)"
 echo "  ok  loss: $d of 4e-3"
 echo "  ok  fc.weight: 1e-4 of 4e-3" """
+CAPTURE = """case "$*" in *capture*) ratio='"of_without": "0.98", ';; esac
+echo "{$ratio\\"tokens\\": 2048, \\"wall_seconds\\": [0.3, 0.1, 0.2]}\""""
+
 BENCH = """echo '{"case": "training", "tokens": 2048, "wall_seconds": [0.3, 0.1, 0.2]}'"""
 
 KERNELS = """for file; do :; done; line=0
@@ -36,7 +39,7 @@ class DeviceCheck(unittest.TestCase):
         self.fake("kernels_test", TESTS)
         self.fake("golden_test", GOLDEN)
         self.fake("drafter_bench", BENCH)
-        self.fake("target_bench", BENCH)
+        self.fake("target_bench", CAPTURE)
         self.fake("device_bench", KERNELS)
         self.tool("nvidia-smi", GPU)
         self.tool("compute-sanitizer", 'while [ "$1" != --error-exitcode ]; do shift; done; shift 2; exec "$@"')
@@ -78,7 +81,11 @@ class DeviceCheck(unittest.TestCase):
         row = {"model": "Qwen3-8B", "work": "dflash 2048", "kernel": "whole", "ms": 200.0, "tokens_per_s": 10240.0}
         self.assertIn(row, self.results["measured"])
         self.assertEqual({row["work"] for row in self.results["measured"] if row["kernel"] == "whole"},
-                         {"dflash 2048", "dflash 4096", "eagle3 2048", "eagle3 4096", "capture 8x2048"})
+                         {"dflash 2048", "dflash 4096", "eagle3 2048", "eagle3 4096", "capture 8x2048",
+                          "captures to host 8x2048"})
+        ratios = {row["work"]: row["of_without"] for row in self.results["measured"] if "of_without" in row}
+        self.assertEqual(ratios, {"captures to host 8x2048": 0.98})
+        self.assertIn("0.98 of the throughput without", self.done.stdout)
 
     def test_adds_up_the_operations_of_a_kernel(self):
         self.check()
