@@ -96,17 +96,18 @@ void DflashLayer::forward(Context& context, const RopeTable& rope, const Shared&
 }
 
 void DflashLayer::backward(Context& context, const RopeTable& rope, const Shared& shared,
-                           const Saved& saved, TensorView gradient) const {
+                           const Saved& saved, TensorView gradient,
+                           GradientListener* listener) const {
   const Ops& ops = context.device.ops();
   Arena& arena = context.arena;
   const Arena::Scope scope(arena);
   const int64_t tokens = shared.context.dim(0), queries = gradient.dim(0);
   const int64_t keys = tokens + queries, kv_columns = kv_heads_ * head_dim_;
-  mlp_->backward(context, saved.mlp, gradient);
+  mlp_->backward(context, saved.mlp, gradient, listener);
 
   const ConstTensorView dresidual = converted(context, gradient, dtype_);
   const TensorView dattended = arena.take(dtype_, {queries, heads_ * head_dim_});
-  o_proj_->backward(context, dresidual, saved.attended, Write::kOverwrite, dattended);
+  o_proj_->backward(context, dresidual, saved.attended, Write::kOverwrite, dattended, listener);
   const TensorView dq_columns = arena.take(dtype_, {queries, heads_ * head_dim_});
   const TensorView dq = dq_columns.heads(head_dim_);
   const TensorView dkv = arena.take(DType::kF32, {keys, 2 * kv_columns});
@@ -126,15 +127,18 @@ void DflashLayer::backward(Context& context, const RopeTable& rope, const Shared
                           q_norm_->gradient);
     ops.rms_norm_backward(context, dk, k, k_norm_->value, saved.k_rms, Write::kOverwrite, dk,
                           k_norm_->gradient);
+    tell_complete(context, listener, {q_norm_, k_norm_});
   }
   const ConstTensorView dkv_rows = converted(context, dkv, dtype_);
   kv_proj_->backward(context, dkv_rows.rows(0, tokens), shared.context, Write::kAdd,
                      shared.dcontext);
   const TensorView dnormed = arena.take(dtype_, {queries, hidden_});
-  q_proj_->backward(context, dq_columns, saved.normed, Write::kOverwrite, dnormed);
-  kv_proj_->backward(context, dkv_rows.rows(tokens, keys), saved.normed, Write::kAdd, dnormed);
+  q_proj_->backward(context, dq_columns, saved.normed, Write::kOverwrite, dnormed, listener);
+  kv_proj_->backward(context, dkv_rows.rows(tokens, keys), saved.normed, Write::kAdd, dnormed,
+                     listener);
   ops.rms_norm_backward(context, dnormed, saved.input, input_norm_->value, saved.input_rms,
                         Write::kAdd, gradient, input_norm_->gradient);
+  tell_complete(context, listener, {input_norm_});
 }
 
 }  // namespace percheron

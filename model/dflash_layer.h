@@ -41,9 +41,10 @@ class DflashLayer {
   /// input: [Q, H] f32, kept by `saved`; saved.intervals is set by the caller. out: [Q, H] f32.
   void forward(Context& context, const RopeTable& rope, const Shared& shared, TensorView input,
                Saved& saved, TensorView out) const;
-  /// gradient: [Q, H] f32, of the output on entry, of the input on return.
+  /// gradient: [Q, H] f32, of the output on entry, of the input on return. `listener`, unless null,
+  /// is told that the layer's gradients are complete, each as soon as it is.
   void backward(Context& context, const RopeTable& rope, const Shared& shared, const Saved& saved,
-                TensorView gradient) const;
+                TensorView gradient, GradientListener* listener) const;
 
   /// Rows of a block that is drafted over cached keys and values.
   struct CachedRows {

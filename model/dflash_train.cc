@@ -27,9 +27,10 @@ void DflashDrafter::fuse_backward(Context& context, const Run& run) const {
   context.device.ops().rms_norm_backward(context, dcontext, run.fused, hidden_norm_->value,
                                          run.fused_rms, Write::kOverwrite, dcontext,
                                          hidden_norm_->gradient);
+  tell_complete(context, listener_, {hidden_norm_});
   const Arena::Scope scope(context.arena);
   fc_proj_->backward(context, converted(context, dcontext, dtype_), run.states, Write::kOverwrite,
-                     TensorView());
+                     TensorView(), listener_);
 }
 
 void DflashDrafter::run_layers(Context& context, const DflashBlocks& blocks, Run& run) const {
@@ -52,8 +53,9 @@ void DflashDrafter::run_layers_backward(Context& context, Run& run) const {
   run.shared.dcontext =
       context.arena.take(DType::kF32, {run.fused.dim(0), config_.body.hidden_size});
   ops.fill_zero(context, run.shared.dcontext);
+  tell_complete(context, listener_, {norm_});  // by the loss
   for (size_t i = layers_.size(); i-- > 0;) {
-    layers_[i]->backward(context, rope_, run.shared, run.layers[i], run.gradient);
+    layers_[i]->backward(context, rope_, run.shared, run.layers[i], run.gradient, listener_);
   }
   fuse_backward(context, run);
 }

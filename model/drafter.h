@@ -110,8 +110,13 @@ class Drafter {
   /// Adds the micro-batch's gradient sums to the parameters' gradients.
   virtual Result<StepSums> forward_backward(Context& context, const Features& features,
                                             const LossConfig& loss) = 0;
+  /// Who is told in every later pass which gradients are complete; null: nobody. Borrowed.
+  void set_gradient_listener(GradientListener* listener) { listener_ = listener; }
   /// After the masters changed (optimizer, resume): refreshes what products read.
   virtual void weights_changed(Context& context) = 0;
+
+ protected:
+  GradientListener* listener_ = nullptr;
 };
 
 /// What a drafter needs of its target, borrowed for its whole life.

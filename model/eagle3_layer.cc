@@ -172,12 +172,13 @@ void Eagle3Layer::forward(Context& context, ConstTensorView embedding, const Rop
 /// queries [A, heads * D] before norm and rotary; keys' and values' gradients
 /// are added to `kv`.
 TensorView Eagle3Layer::attend_backward(Context& context, const RopeTable& rope, KeysValues& kv,
-                                        const Step& step, ConstTensorView dresidual) const {
+                                        const Step& step, ConstTensorView dresidual,
+                                        GradientListener* listener) const {
   const Ops& ops = context.device.ops();
   Arena& arena = context.arena;
   const int64_t queries = dresidual.dim(0), columns = heads_ * head_dim_;
   const TensorView dattended = arena.take(dtype_, {queries, columns});
-  o_proj_->backward(context, dresidual, step.attended, Write::kOverwrite, dattended);
+  o_proj_->backward(context, dresidual, step.attended, Write::kOverwrite, dattended, listener);
   const TensorView dq = arena.take(dtype_, {queries, columns});
   ops.attention_backward(
       context, dattended.heads(head_dim_), step.rotated_q, kv.keys.heads(head_dim_),
@@ -188,6 +189,7 @@ TensorView Eagle3Layer::attend_backward(Context& context, const RopeTable& rope,
   if (config_.body.qk_norm) {
     ops.rms_norm_backward(context, dq.heads(head_dim_), step.q, q_norm_->value, step.q_rms,
                           Write::kOverwrite, dq.heads(head_dim_), q_norm_->gradient);
+    tell_complete(context, listener, {q_norm_});
   }
   return dq;
 }
@@ -196,8 +198,8 @@ TensorView Eagle3Layer::attend_backward(Context& context, const RopeTable& rope,
 /// residual stream where it starts from the normalised hidden state, to that of
 /// step.normed [N, 2 H].
 TensorView Eagle3Layer::project_backward(Context& context, const RopeTable& rope, KeysValues& kv,
-                                         const Step& step, TensorView dq,
-                                         ConstTensorView gradient) const {
+                                         const Step& step, TensorView dq, ConstTensorView gradient,
+                                         GradientListener* listener) const {
   const Ops& ops = context.device.ops();
   Arena& arena = context.arena;
   const int64_t rows = step.hidden.dim(0), columns = kv_heads_ * head_dim_;
@@ -208,37 +210,40 @@ TensorView Eagle3Layer::project_backward(Context& context, const RopeTable& rope
     ops.rms_norm_backward(context, dk.heads(head_dim_),
                           step.kv.columns(0, columns).heads(head_dim_), k_norm_->value, step.k_rms,
                           Write::kOverwrite, dk.heads(head_dim_), k_norm_->gradient);
+    tell_complete(context, listener, {k_norm_});
   }
   const TensorView dkv = arena.take(dtype_, {rows, 2 * columns});
   ops.copy(context, dk, dkv.columns(0, columns));
   ops.copy(context, slice(kv.dvalues, kv, step.index), dkv.columns(columns, 2 * columns));
 
   const TensorView dquery = arena.take(dtype_, {dq.dim(0), 2 * hidden_});
-  q_proj_->backward(context, dq, step.query_normed, Write::kOverwrite, dquery);
+  q_proj_->backward(context, dq, step.query_normed, Write::kOverwrite, dquery, listener);
   if (config_.norm_before_residual) {
     ops.add(context, gradient, dquery.columns(hidden_, 2 * hidden_));
   }
   if (!step.query_rows.present()) {
-    kv_proj_->backward(context, dkv, step.normed, Write::kAdd, dquery);
+    kv_proj_->backward(context, dkv, step.normed, Write::kAdd, dquery, listener);
     return dquery;
   }
   const TensorView dnormed = arena.take(DType::kF32, {rows, 2 * hidden_});
-  kv_proj_->backward(context, dkv, step.normed, Write::kOverwrite, dnormed);
+  kv_proj_->backward(context, dkv, step.normed, Write::kOverwrite, dnormed, listener);
   ops.scatter_add_rows(context, dquery, step.query_rows, dnormed);
   return dnormed;
 }
 
 void Eagle3Layer::backward(Context& context, const RopeTable& rope, KeysValues& kv,
-                           const Step& step, TensorView gradient, TensorView dhidden) const {
+                           const Step& step, TensorView gradient, TensorView dhidden,
+                           GradientListener* listener) const {
   const Ops& ops = context.device.ops();
   const Arena::Scope scope(context.arena);
-  mlp_->backward(context, step.mlp, gradient);
+  mlp_->backward(context, step.mlp, gradient, listener);
   const TensorView dq =
-      attend_backward(context, rope, kv, step, converted(context, gradient, dtype_));
-  const TensorView dnormed = project_backward(context, rope, kv, step, dq, gradient);
+      attend_backward(context, rope, kv, step, converted(context, gradient, dtype_), listener);
+  const TensorView dnormed = project_backward(context, rope, kv, step, dq, gradient, listener);
   const TensorView dembedded = dnormed.columns(0, hidden_);
   ops.rms_norm_backward(context, dembedded, step.embedded, input_norm_->value, step.embedded_rms,
                         Write::kOverwrite, dembedded, input_norm_->gradient);
+  tell_complete(context, listener, {input_norm_});
   // The residual stream passes the gradient on as it is, unless it starts from
   // the normed state.
   const bool all = !step.query_rows.present();
@@ -246,6 +251,7 @@ void Eagle3Layer::backward(Context& context, const RopeTable& rope, KeysValues& 
   ops.rms_norm_backward(context, dnormed.columns(hidden_, 2 * hidden_), step.hidden,
                         hidden_norm_->value, step.hidden_rms, write, dhidden,
                         hidden_norm_->gradient);
+  tell_complete(context, listener, {hidden_norm_});
   if (!all && !config_.norm_before_residual) {
     ops.scatter_add_rows(context, gradient, step.query_rows, dhidden);
   }

@@ -67,18 +67,21 @@ class Eagle3Layer {
   void forward(Context& context, ConstTensorView embedding, const RopeTable& rope, KeysValues& kv,
                Step& step) const;
   /// gradient: [A, H] f32, of step.out; changed. dhidden: [N, H] f32, of
-  /// step.hidden; `gradient` itself where all rows ask. Steps in reverse order.
+  /// step.hidden; `gradient` itself where all rows ask. Steps in reverse order. `listener`, unless
+  /// null, is told that the layer's gradients are complete: not before the last one, step 0.
   void backward(Context& context, const RopeTable& rope, KeysValues& kv, const Step& step,
-                TensorView gradient, TensorView dhidden) const;
+                TensorView gradient, TensorView dhidden, GradientListener* listener) const;
 
  private:
   TensorView slice(TensorView all, const KeysValues& kv, int64_t step) const;
   void choose_queries(Context& context, Step& step, TensorView residual) const;
   void project(Context& context, const RopeTable& rope, KeysValues& kv, Step& step) const;
   TensorView attend_backward(Context& context, const RopeTable& rope, KeysValues& kv,
-                             const Step& step, ConstTensorView dresidual) const;
+                             const Step& step, ConstTensorView dresidual,
+                             GradientListener* listener) const;
   TensorView project_backward(Context& context, const RopeTable& rope, KeysValues& kv,
-                              const Step& step, TensorView dq, ConstTensorView gradient) const;
+                              const Step& step, TensorView dq, ConstTensorView gradient,
+                              GradientListener* listener) const;
 
   DrafterConfig config_;
   int64_t hidden_, heads_, kv_heads_, head_dim_;

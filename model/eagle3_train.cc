@@ -38,17 +38,18 @@ void Eagle3Drafter::fuse_backward(Context& context, const Fused& fused,
   const int64_t tokens = fused.states.dim(0), width = fused.states.dim(1);
   const ConstTensorView dhidden = converted(context, gradient, dtype_);
   if (fc_norms_.empty()) {
-    fc_proj_->backward(context, dhidden, fused.normed, Write::kOverwrite, TensorView());
+    fc_proj_->backward(context, dhidden, fused.normed, Write::kOverwrite, TensorView(), listener_);
     return;
   }
   const TensorView dnormed = arena.take(dtype_, {tokens, width});
-  fc_proj_->backward(context, dhidden, fused.normed, Write::kOverwrite, dnormed);
+  fc_proj_->backward(context, dhidden, fused.normed, Write::kOverwrite, dnormed, listener_);
   const int64_t count = static_cast<int64_t>(fc_norms_.size()), columns = width / count;
   for (int64_t j = 0; j < count; ++j) {
     const TensorView d = dnormed.columns(j * columns, (j + 1) * columns);
     ops.rms_norm_backward(context, d, fused.states.columns(j * columns, (j + 1) * columns),
                           fc_norms_[j]->value, fused.rms.rows(j, j + 1).reshaped({tokens}),
                           Write::kOverwrite, d, fc_norms_[j]->gradient);
+    tell_complete(context, listener_, {fc_norms_[j]});
   }
 }
 
@@ -91,16 +92,21 @@ void Eagle3Drafter::unroll(Context& context, const Eagle3Rows& rows, Unrolled& r
 /// (full back-propagation through time).
 void Eagle3Drafter::unroll_backward(Context& context, Unrolled& run) const {
   const Ops& ops = context.device.ops();
+  tell_complete(context, listener_, {head_});  // by the loss
+  if (!config_.norm_output) tell_complete(context, listener_, {norm_});
   layer_->begin_backward(context, run.kv);
   const TensorView dfused =
       context.arena.take(DType::kF32, {run.kv.tokens, config_.body.hidden_size});
   for (size_t k = run.steps.size(); k-- > 0;) {
+    GradientListener* const listener = k == 0 ? listener_ : nullptr;  // All steps add to them.
     const TensorView gradient = run.gradients[k];
     if (config_.norm_output) {
       ops.rms_norm_backward(context, gradient, run.steps[k].out, norm_->value, run.fed_rms[k],
                             Write::kOverwrite, gradient, norm_->gradient);
+      tell_complete(context, listener, {norm_});
     }
-    layer_->backward(context, rope_, run.kv, run.steps[k], gradient, k == 0 ? dfused : gradient);
+    layer_->backward(context, rope_, run.kv, run.steps[k], gradient, k == 0 ? dfused : gradient,
+                     listener);
     if (k > 0) ops.add(context, gradient, run.gradients[k - 1]);
   }
   fuse_backward(context, run.fused, dfused);

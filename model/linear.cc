@@ -43,7 +43,7 @@ void Linear::forward(Context& context, ConstTensorView x, Write write, TensorVie
 }
 
 void Linear::backward(Context& context, ConstTensorView dy, ConstTensorView x, Write write,
-                      TensorView dx) const {
+                      TensorView dx, GradientListener* listener) const {
   const Ops& ops = context.device.ops();
   if (dx.present()) {
     PERCHERON_CHECK(backward_ != nullptr, "this linear layer was made without a backward layout");
@@ -54,6 +54,7 @@ void Linear::backward(Context& context, ConstTensorView dy, ConstTensorView x, W
     const int64_t end = begin + parameter->value.view().dim(0);
     if (parameter->trainable) {
       ops.linear_backward_weight(context, dy.columns(begin, end), x, parameter->gradient.view());
+      tell_complete(context, listener, {parameter});
     }
     begin = end;
   }

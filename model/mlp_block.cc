@@ -33,20 +33,22 @@ void MlpBlock::forward(Context& context, TensorView input, Saved& saved, TensorV
   down_.forward(context, saved.inner, Write::kAdd, out);
 }
 
-void MlpBlock::backward(Context& context, const Saved& saved, TensorView gradient) const {
+void MlpBlock::backward(Context& context, const Saved& saved, TensorView gradient,
+                        GradientListener* listener) const {
   const Ops& ops = context.device.ops();
   Arena& arena = context.arena;
   const Arena::Scope scope(arena);
   const int64_t rows = gradient.dim(0), inner = down_.in_features();
   const ConstTensorView dout = converted(context, gradient, dtype_);
   const TensorView dinner = arena.take(dtype_, {rows, inner});
-  down_.backward(context, dout, saved.inner, Write::kOverwrite, dinner);
+  down_.backward(context, dout, saved.inner, Write::kOverwrite, dinner, listener);
   const TensorView dgate_up = arena.take(dtype_, {rows, 2 * inner});
   ops.swiglu_backward(context, dinner, saved.gate_up, dgate_up);
   const TensorView dnormed = arena.take(dtype_, {rows, gradient.dim(1)});
-  gate_up_.backward(context, dgate_up, saved.normed, Write::kOverwrite, dnormed);
+  gate_up_.backward(context, dgate_up, saved.normed, Write::kOverwrite, dnormed, listener);
   ops.rms_norm_backward(context, dnormed, saved.input, norm_->value, saved.inverse_rms, Write::kAdd,
                         gradient, norm_->gradient);
+  tell_complete(context, listener, {norm_});
 }
 
 }  // namespace percheron

@@ -26,8 +26,9 @@ class MlpBlock {
   /// input: [N, H] f32, kept by `saved`; out: [N, H] f32, other memory.
   void forward(Context& context, TensorView input, Saved& saved, TensorView out) const;
   /// gradient: [N, H] f32, that of the output on entry and that of the input on return. Adds to the
-  /// weights' gradients.
-  void backward(Context& context, const Saved& saved, TensorView gradient) const;
+  /// weights' gradients; `listener`, unless null, is told that they are complete.
+  void backward(Context& context, const Saved& saved, TensorView gradient,
+                GradientListener* listener) const;
 
  private:
   Parameter* norm_;

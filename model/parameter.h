@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +17,24 @@ struct Parameter {
   Tensor gradient;   // f32 sum over the step's rows, same shape; absent if frozen
   bool trainable = true;
 };
+
+/// Told during a backward pass which gradients are complete, so that they can be summed over the
+/// trainers meanwhile. On the thread that runs the pass.
+class GradientListener {
+ public:
+  virtual ~GradientListener() = default;
+  /// All that the pass adds to this gradient is in the stream. Once a pass at most for a trained
+  /// parameter, from the deepest ones on; what was not told is complete when the pass ends.
+  virtual void complete(Context& context, const Parameter& parameter) = 0;
+};
+/// Tells `listener`, unless it is null, of those that are trained.
+inline void tell_complete(Context& context, GradientListener* listener,
+                          std::initializer_list<const Parameter*> parameters) {
+  if (listener == nullptr) return;
+  for (const Parameter* parameter : parameters) {
+    if (parameter->trainable) listener->complete(context, *parameter);
+  }
+}
 
 /// Which products of a weight are wanted.
 enum class Products {
@@ -37,9 +56,10 @@ class Linear {
 
   /// y (+)= x W^T.
   void forward(Context& context, ConstTensorView x, Write write, TensorView y) const;
-  /// dx (+)= dy W, unless dx is absent; then gradients += dy^T x where trainable.
-  void backward(Context& context, ConstTensorView dy, ConstTensorView x, Write write,
-                TensorView dx) const;
+  /// dx (+)= dy W, unless dx is absent; then gradients += dy^T x where trainable. `listener`,
+  /// unless null, is told that they are complete.
+  void backward(Context& context, ConstTensorView dy, ConstTensorView x, Write write, TensorView dx,
+                GradientListener* listener = nullptr) const;
 
  private:
   std::vector<Parameter*> parameters_;

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "model/parameter_list.h"
+#include "tests/model/gradient_watch.h"
 #include "tests/model/training_reference.h"
 
 namespace percheron {
@@ -73,6 +74,19 @@ TEST_P(DflashTraining, AgreesWithTheReferenceBlockByBlock) {
   EXPECT_NEAR(sums.loss / sums.weight, value(), kLossBound * std::max(1.0, std::abs(value())));
   EXPECT_LT(gradient_error(reference, value, take_gradients(device_, *drafter), sums.weight, 20, 5),
             kGradientBound);
+}
+
+// Sums over the trainers begin on what is told: it must not change any more.
+TEST_P(DflashTraining, GradientsAreWholeWhenTheyAreToldDeepestFirst) {
+  DrafterConfig config = small_dflash_config();
+  LossConfig loss = small_loss();
+  GetParam().change(config, loss);
+  const auto drafter = make(config);
+  GradientWatch watch(device_, *drafter);
+  ASSERT_TRUE(
+      drafter->forward_backward_at(device_.context(), features(documents_), loss, anchors_).ok());
+  watch.expect_whole();
+  watch.expect_deepest_first();
 }
 
 Variant with_teacher(const std::string& name, TeacherLoss kind) {

@@ -9,6 +9,7 @@
 
 #include "base/random.h"
 #include "model/parameter_list.h"
+#include "tests/model/gradient_watch.h"
 #include "tests/model/training_reference.h"
 
 namespace percheron {
@@ -73,6 +74,20 @@ TEST_P(Eagle3Training, AgreesWithTheUnrolledReference) {
   EXPECT_NEAR(sums.loss / sums.weight, value(), kLossBound * std::max(1.0, std::abs(value())));
   EXPECT_LT(gradient_error(reference, value, take_gradients(device_, *drafter), sums.weight, 25, 5),
             kGradientBound);
+}
+
+// Sums over the trainers begin on what is told: it must not change any more, though every step of
+// the unrolled run adds to the same gradients.
+TEST_P(Eagle3Training, GradientsAreWholeWhenTheyAreTold) {
+  DrafterConfig config = small_eagle3_config();
+  LossConfig loss = small_loss();
+  GetParam().change(config, loss);
+  const auto drafter = make(config);
+  GradientWatch watch(device_, *drafter);
+  step(*drafter, features(documents_, 0, static_cast<int64_t>(config.capture.size())), loss);
+  watch.expect_whole();
+  if (config.norm_output || config.norm_before_fc || config.fc_norm) return;
+  watch.expect_deepest_first();
 }
 
 Variant with_loss(const std::string& name, TeacherLoss kind) {
