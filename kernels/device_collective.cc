@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/cuda/emulated_device.h"
 #include "kernels/cuda/plugin_loader.h"
 #include "kernels/local_device_collective.h"
 
@@ -49,6 +50,11 @@ Result<DeviceCollectives> make_device_collectives(std::span<const DeviceId> devi
     }
     return ranks;
   }
+#ifdef PERCHERON_EMULATOR
+  if (kind == DeviceKind::kEmulated) {
+    return make_local_device_collectives(size, options, copy_emulated);
+  }
+#endif
   if (kind != DeviceKind::kCuda) return make_local_device_collectives(size, options);
   if (std::set<DeviceId>(devices.begin(), devices.end()).size() != devices.size()) {
     return invalid_argument("NCCL takes each GPU once: " + names_of(devices));

@@ -49,9 +49,10 @@ struct DeviceCollectiveOptions {
 };
 
 /// A group of these devices, rank r on devices[r], in this process: through the host's memory for
-/// cpu:N and emulated:N, which sums in rank order; by NCCL for cuda:N, whose order is NCCL's own.
-/// Planning devices sum nothing. kInvalidArgument for devices of several kinds, or one cuda:N
-/// twice; kNotFound says what of CUDA or NCCL is missing; kUnavailable if NCCL does not connect.
+/// cpu:N and emulated:N, which sums in rank order and waits for all ranks in all_reduce_sum(); by
+/// NCCL for cuda:N, whose order is NCCL's own. Planning devices sum nothing. kInvalidArgument for
+/// devices of several kinds, or one cuda:N twice; kNotFound says what of CUDA or NCCL is missing;
+/// kUnavailable if NCCL does not connect.
 Result<DeviceCollectives> make_device_collectives(std::span<const DeviceId> devices,
                                                   const DeviceCollectiveOptions& options);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "kernels/thread_rendezvous.h"
 
@@ -26,8 +27,8 @@ class LocalDeviceCollective final : public DeviceCollective {
  public:
   using DeviceCollective::all_reduce_sum;
 
-  LocalDeviceCollective(std::shared_ptr<Group> group, int rank)
-      : group_(std::move(group)), rank_(rank) {}
+  LocalDeviceCollective(std::shared_ptr<Group> group, int rank, DeviceCopy copy)
+      : group_(std::move(group)), rank_(rank), copy_(copy) {}
   ~LocalDeviceCollective() override {
     group_->meeting.abort("rank " + std::to_string(rank_) + " left the group");
   }
@@ -46,17 +47,52 @@ class LocalDeviceCollective final : public DeviceCollective {
 
  private:
   Status reduce(Stream& stream, std::span<const ReducedTensor> tensors) {
-    // The sums are the host's work, so what was put into the stream must be done.
-    const Status before = stream.wait_idle();
-    if (!before.ok()) {
-      abort("rank " + std::to_string(rank_) + " failed: " + before.message());
-      return before;
+    if (copy_ != nullptr) {
+      PERCHERON_RETURN_IF_ERROR(stage(stream, tensors));
     }
+    // The sums are the host's work, so what was put into the stream must be done.
+    PERCHERON_RETURN_IF_ERROR(settle(stream));
+    const std::span<const ReducedTensor> summed = copy_ == nullptr ? tensors : staged_;
     PERCHERON_RETURN_IF_ERROR(group_->meeting.enter(
-        rank_, [&] { group_->tensors[static_cast<size_t>(rank_)] = tensors; },
+        rank_, [&] { group_->tensors[static_cast<size_t>(rank_)] = summed; },
         group_->options.timeout_seconds));
-    for (size_t i = 0; i < tensors.size(); ++i) sum_share(i);
+    for (size_t i = 0; i < summed.size(); ++i) sum_share(i);
     group_->meeting.leave(rank_);
+    for (size_t i = 0; copy_ != nullptr && i < tensors.size(); ++i) {
+      copy_(stream, tensors[i].sum.data(), staged_[i].sum.data(), tensors[i].sum.bytes());
+    }
+    return ok_status();
+  }
+
+  Status settle(Stream& stream) {
+    const Status status = stream.wait_idle();
+    if (!status.ok()) {
+      abort("rank " + std::to_string(rank_) + " failed: " + status.message());
+    }
+    return status;
+  }
+
+  /// Copies the tensors into host memory, where they are summed in place.
+  Status stage(Stream& stream, std::span<const ReducedTensor> tensors) {
+    size_t elements = 0;
+    for (const ReducedTensor& tensor : tensors) {
+      PERCHERON_CHECK(tensor.x.dtype() == DType::kF32 && tensor.x.contiguous() &&
+                          tensor.sum.contiguous() && tensor.sum.bytes() == tensor.x.bytes(),
+                      "tensors that are summed are contiguous, f32 and of one shape");
+      elements += static_cast<size_t>(tensor.x.elements());
+    }
+    if (elements > staging_.size()) {
+      PERCHERON_RETURN_IF_ERROR(settle(stream));  // It may still read the last sums.
+      staging_.resize(elements);
+    }
+    staged_.clear();
+    float* next = staging_.data();
+    for (const ReducedTensor& tensor : tensors) {
+      const TensorView view(next, DType::kF32, {tensor.x.elements()});
+      staged_.push_back({view, view});
+      copy_(stream, next, tensor.x.data(), tensor.x.bytes());
+      next += tensor.x.elements();
+    }
     return ok_status();
   }
 
@@ -88,16 +124,21 @@ class LocalDeviceCollective final : public DeviceCollective {
 
   std::shared_ptr<Group> group_;
   int rank_;
+  const DeviceCopy copy_;
+  // With copy_: the tensors of the last call in host memory.
+  std::vector<float> staging_;
+  std::vector<ReducedTensor> staged_;
 };
 
 }  // namespace
 
-DeviceCollectives make_local_device_collectives(int size, const DeviceCollectiveOptions& options) {
+DeviceCollectives make_local_device_collectives(int size, const DeviceCollectiveOptions& options,
+                                                DeviceCopy copy) {
   PERCHERON_CHECK(size >= 1, "a group needs at least one rank");
   const auto group = std::make_shared<Group>(size, options);
   DeviceCollectives ranks;
   for (int rank = 0; rank < size; ++rank) {
-    ranks.push_back(std::make_unique<LocalDeviceCollective>(group, rank));
+    ranks.push_back(std::make_unique<LocalDeviceCollective>(group, rank, copy));
   }
   return ranks;
 }

@@ -223,7 +223,7 @@ class EmulatedDevice final : public Device {
   }
   void bind_thread() override {}
   void copy_bytes(Stream& stream, void* destination, const void* source, size_t bytes) override {
-    if (bytes > 0) static_cast<EmulatedStream&>(stream).work().copy(destination, source, bytes);
+    copy_emulated(stream, destination, source, bytes);
   }
 
  private:
@@ -237,6 +237,10 @@ class EmulatedDevice final : public Device {
 };
 
 }  // namespace
+
+void copy_emulated(Stream& stream, void* destination, const void* source, size_t bytes) {
+  if (bytes > 0) static_cast<EmulatedStream&>(stream).work().copy(destination, source, bytes);
+}
 
 Result<std::unique_ptr<Device>> make_emulated_device(DeviceId id, const DeviceOptions& options) {
   PERCHERON_ASSIGN_OR_RETURN(const Schedule order, schedule());

@@ -11,4 +11,7 @@ namespace percheron {
 /// the emulator is not built.
 Result<std::unique_ptr<Device>> make_emulated_device(DeviceId id, const DeviceOptions& options);
 
+/// As Device::copy_bytes() of the emulated device that `stream` is of.
+void copy_emulated(Stream& stream, void* destination, const void* source, size_t bytes);
+
 }  // namespace percheron
