@@ -1,5 +1,6 @@
 #include "kernels/device_collective.h"
 
+#include <cstdlib>
 #include <thread>
 
 #include "base/random.h"
@@ -122,6 +123,54 @@ TEST(DeviceCollective, ANewGroupOfThoseWhoAreLeftSumsAgain) {
     EXPECT_EQ(values, std::vector<float>(4, 2.f));
   });
   for (const Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.message();
+}
+
+/// One emulated device, whose memory the host can't touch, with values that are on their way to it.
+struct EmulatedRank {
+  EmulatedRank(int number, std::vector<float> given) : values(std::move(given)) {
+    device = open_device({DeviceKind::kEmulated, number}, {.threads = 1}).value();
+    work = device->make_stream();
+    sums = device->make_stream();
+    complete = device->make_event();
+    const auto count = static_cast<int64_t>(values.size());
+    x = device->make_tensor(DType::kF32, {count}).value();
+    sum = device->make_tensor(DType::kF32, {count}).value();
+    device->copy_bytes(*work, x.view().data(), values.data(), x.view().bytes());
+    work->record(*complete);
+    device->copy_bytes(*work, x.view().data(), later.data(), later.size() * sizeof(float));
+  }
+
+  std::vector<float> values;
+  const std::vector<float> later = {-1, -1, -1};
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stream> work, sums;
+  std::unique_ptr<Event> complete;
+  Tensor x, sum;
+};
+
+// What is summed are the values at the event, not those of later work; and the host touches no
+// memory of a device.
+TEST(DeviceCollective, EmulatedMemoryIsSummedInTheOrderOfTheStream) {
+  if (!open_device({DeviceKind::kEmulated, 0}, {}).ok()) GTEST_SKIP() << "no emulator here";
+  ASSERT_EQ(setenv("PERCHERON_EMULATED_GUARD", "1", 1), 0);
+  EmulatedRank ranks[] = {{0, {1, 2, 3, 4}}, {1, {10, 20, 30, 40}}};
+  ASSERT_EQ(unsetenv("PERCHERON_EMULATED_GUARD"), 0);
+  const DeviceId devices[] = {{DeviceKind::kEmulated, 0}, {DeviceKind::kEmulated, 1}};
+  const DeviceCollectives group = make_device_collectives(devices, {}).value();
+  std::vector<std::thread> threads;
+  for (size_t number = 0; number < 2; ++number) {
+    threads.emplace_back([&rank = ranks[number], &end = *group[number]] {
+      rank.sums->wait_for(*rank.complete);
+      const ReducedTensor apart{rank.x, rank.sum};
+      for (int times = 0; times < 2; ++times) end.all_reduce_sum(*rank.sums, std::span(&apart, 1));
+      std::vector<float> read(4);
+      rank.device->copy_bytes(*rank.sums, read.data(), rank.sum.view().data(), 16);
+      EXPECT_TRUE(end.wait_idle(*rank.sums).ok());
+      EXPECT_EQ(read, (std::vector<float>{11, 22, 33, 44}));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (EmulatedRank& rank : ranks) EXPECT_TRUE(rank.work->wait_idle().ok());
 }
 
 TEST(DeviceCollectiveFactory, RefusesWhatCannotSum) {
