@@ -10,6 +10,7 @@
 
 #include "actors/compat.h"
 #include "actors/messages.h"
+#include "actors/messages_reduce.h"
 #include "actors/run_parts.h"
 #include "actors/run_supervisor.h"
 

@@ -25,6 +25,7 @@ class Mailbox {
         peers_(std::move(peers)),
         homes_(parts.target_nodes(), parts.trainer_nodes()),
         features_are_here_(!parts.credits),
+        sums_begin_early_(parts.device_groups != nullptr),
         policy_(parts.setup->assignment, trainer_numbers(parts), 0) {}
 
   void open(const PlannedStep& range) {
@@ -135,7 +136,17 @@ class Mailbox {
       activity_.trainer_leased(trainer,
                                work.stolen ? std::optional(work.ticket.home) : std::nullopt);
     }
+    if (sums_begin_early_) tell_last_handed_out();
     tell();
+  }
+
+  void tell_last_handed_out() {
+    const auto last = policy_.take_last_handed_out();
+    if (!last) return;
+    for (int trainer : policy_.members()) {
+      self_->send(peers_->trainers[trainer],
+                  LastHandedOut{last->step, policy_.membership(), last->group});
+    }
   }
 
   void tell() {
@@ -154,6 +165,7 @@ class Mailbox {
   PeersPtr peers_;
   Homes homes_;
   const bool features_are_here_;  // all of them, so that none can be lost
+  const bool sums_begin_early_;   // the members sum between their devices
   MailboxPolicy policy_;
   int64_t rewinds_ = 0;
 };

@@ -119,7 +119,7 @@ bool close_threads(RunParts& parts, WorkThread& disk, double seconds) {
   };
   for (TrainerPlace& trainer : parts.trainers) {
     if (trainer.group) trainer.group->close();
-    if (trainer.device_collective) trainer.device_collective->abort("the run has ended");
+    if (trainer.sums) trainer.sums->give_up("the run has ended");
     if (trainer.reducer) trainer.reducer->close();
   }
   for (const TargetPlace& target : parts.targets) {
@@ -178,6 +178,7 @@ void end_actors(caf::actor_system& system, Peers& peers) {
 
 ActorSystemConfig::ActorSystemConfig() {
   add_message_types<caf::id_block::percheron_run>();
+  add_message_types<caf::id_block::percheron_reduce>();
   // Few small messages: sharing sleeps when there are none, where stealing polls.
   set("scheduler.policy", caf::atom("sharing"));
   set("scheduler.max-threads", size_t{2});

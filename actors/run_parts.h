@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "actors/batch_source.h"
+#include "actors/device_sums.h"
 #include "actors/device_worker.h"
 #include "actors/feature_exchange.h"
 #include "actors/feature_maker.h"
+#include "actors/gradient_reduction.h"
 #include "actors/held_out_features.h"
 #include "actors/observer.h"
 #include "actors/policy/credits.h"
@@ -30,7 +32,7 @@
 #include "data/feature_store.h"
 #include "data/offline_features.h"
 #include "kernels/collective.h"
-#include "kernels/device_collective.h"
+#include "kernels/device_groups.h"
 
 namespace percheron {
 
@@ -50,11 +52,8 @@ struct TrainerPlace {
   std::unique_ptr<TrainerGroup> group;  // null where there is never another trainer
   std::vector<float> gradients;         // scratch of the reduction, host memory
   StepSums total;                       // over all trainers, once reduced
-  // Where gradients are summed between devices, for the reducer; else null, and they go through
-  // `gradients`.
-  std::unique_ptr<DeviceCollective> device_collective;
-  std::unique_ptr<Stream> reduce_stream;
-  Device* device = nullptr;             // the worker's
+  // Where gradients are summed between devices; else null, and they go through `gradients`.
+  std::unique_ptr<DeviceSums> sums;
   std::unique_ptr<WorkThread> reducer;  // waits for the others in the group; null as that is
   std::unique_ptr<WorkThread> disk;     // writes checkpoints where the supervisor is elsewhere
   int node = 0;                         // whose store it reads first
@@ -96,9 +95,10 @@ struct RunParts {
   std::optional<WeightsComparison> weights_comparison;
   std::map<DeviceId, const Target*> lenders;  // whose embedding and head a trainer there may borrow
   std::unique_ptr<CollectiveFactory> collectives;  // null where there is only one trainer
-  // By which the trainers sum their gradients between their devices, until they take their ends;
-  // empty where gradients go through host memory. Only where the trainers never change.
-  DeviceCollectives device_collectives;
+  // By which the trainers sum their gradients between their devices; null where these go through
+  // host memory. Only where all trainers are in this process.
+  std::unique_ptr<DeviceGroups> device_groups;
+  uint64_t gradient_bucket_bytes = kGradientBucketBytes;
   std::vector<TargetPlace> targets;
   std::vector<TrainerPlace> trainers;
   // Asked before a checkpoint is published; null: nobody else may have the run.
@@ -123,6 +123,8 @@ struct RunEnvironment {
   // Without a sign of life for so long the run ends with a report of who holds what (TorchSpec#53).
   double stall_seconds = 3600;
   int64_t checksum_steps = 100;  // trainers' parameters are compared every so many steps
+  // Gradients that are summed in one exchange between devices, about.
+  uint64_t gradient_bucket_bytes = kGradientBucketBytes;
   // A run that ends because it stands still, or at once, waits so long for the jobs that run.
   double stop_seconds = 10;
   // Called when they don't end: what they use can't be freed, so this ends the process. If it

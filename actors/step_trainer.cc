@@ -5,7 +5,6 @@
 #include <cmath>
 #include <utility>
 
-#include "actors/gradient_reduction.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "model/warm_start.h"
@@ -79,9 +78,10 @@ Status DrafterTrainer::restore(Context& context,
 }
 
 Result<StepSums> DrafterTrainer::add(Context& context, const Features& features) {
-  PERCHERON_ASSIGN_OR_RETURN(const StepSums sums,
-                             drafter_->forward_backward(context, features, setup_->loss));
-  sums_.add(sums);
+  if (buckets_) buckets_->begin_pass();
+  Result<StepSums> sums = drafter_->forward_backward(context, features, setup_->loss);
+  if (buckets_) buckets_->complete_all(context.stream);
+  if (sums.ok()) sums_.add(*sums);
   return sums;
 }
 
@@ -99,40 +99,24 @@ Result<StepSums> DrafterTrainer::collect(Context& context, std::vector<float>& g
   return sums_;
 }
 
-Result<StepSums> DrafterTrainer::complete(Context& context) {
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
-  return sums_;
-}
-
-// Into scratch, so that the gradients are whole if a member is lost before all have reduced.
-Status DrafterTrainer::reduce(Device& device, Stream& stream, DeviceCollective& collective) {
-  if (reduced_.empty()) {
-    for (const auto& parameter : drafter_->parameters()) {
-      if (!parameter->trainable) continue;
-      const TensorView gradient = parameter->gradient.view();
-      PERCHERON_ASSIGN_OR_RETURN(Tensor sum, device.make_tensor(DType::kF32, gradient.shape()));
-      reduced_.push_back({gradient, sum});
-      sum_tensors_.push_back(std::move(sum));
-    }
-  }
-  for (const auto& bucket : make_gradient_buckets(reduced_, kGradientBucketBytes)) {
-    collective.all_reduce_sum(stream, bucket);
-  }
-  PERCHERON_RETURN_IF_ERROR(collective.wait_idle(stream));
-  reduced_step_ = true;
+Status DrafterTrainer::sum_between_devices(Context& context, uint64_t bucket_bytes) {
+  PERCHERON_ASSIGN_OR_RETURN(
+      buckets_, GradientBuckets::make(context.device, drafter_->parameters(), bucket_bytes));
+  drafter_->set_gradient_listener(buckets_.get());
   return ok_status();
 }
 
-Status DrafterTrainer::take_reduced(Context& context) {
-  size_t next = 0;
-  for (const auto& parameter : drafter_->parameters()) {
-    if (!parameter->trainable) continue;
-    const TensorView sum = sum_tensors_[next++];
-    context.device.copy_bytes(context.stream, parameter->gradient.view().data(), sum.data(),
-                              sum.bytes());
+// Into memory of their own, so that the gradients are whole if a member is lost before all have
+// reduced.
+Status DrafterTrainer::reduce(Stream& stream, DeviceCollective& collective, int64_t attempt) {
+  PERCHERON_CHECK(buckets_, "gradients go through host memory");
+  for (size_t bucket = 0; bucket < buckets_->count(); ++bucket) {
+    if (!buckets_->wait_for(bucket, attempt, stream)) {
+      return unavailable("the trainers that sum together, or their micro-batches, have changed");
+    }
+    collective.all_reduce_sum(stream, buckets_->at(bucket));
   }
-  reduced_step_ = false;
-  return context.stream.wait_idle();
+  return ok_status();
 }
 
 Status DrafterTrainer::scatter(Context& context, const std::vector<float>& gradients) {
@@ -150,7 +134,14 @@ Status DrafterTrainer::scatter(Context& context, const std::vector<float>& gradi
 void DrafterTrainer::discard(Context& context) {
   zero_gradients(context, drafter_->parameters());
   sums_ = StepSums();
-  reduced_step_ = false;
+  if (buckets_) buckets_->complete_all(context.stream);
+}
+
+Result<AppliedStep> DrafterTrainer::apply_reduced(Context& context, const StepSums& total,
+                                                  int64_t step) {
+  PERCHERON_CHECK(buckets_, "gradients go through host memory");
+  buckets_->take_sums(context);
+  return apply(context, nullptr, total, step);
 }
 
 Result<AppliedStep> DrafterTrainer::apply(Context& context, const std::vector<float>* gradients,
@@ -166,7 +157,6 @@ Result<AppliedStep> DrafterTrainer::apply(Context& context, const std::vector<fl
     return applied;
   }
   if (gradients) PERCHERON_RETURN_IF_ERROR(scatter(context, *gradients));
-  if (reduced_step_) PERCHERON_RETURN_IF_ERROR(take_reduced(context));
   PERCHERON_ASSIGN_OR_RETURN(applied.gradient_norm,
                              optimizer_->step(context, total.weight, applied.rate_factor));
   drafter_->weights_changed(context);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/gradient_buckets.h"
 #include "actors/run_setup.h"
 #include "base/status.h"
 #include "data/features.h"
@@ -44,21 +45,24 @@ class StepTrainer {
   virtual Result<StepSums> add(Context& context, const Features& features) = 0;
   /// Copies the step's gradients to `gradients`, one after the other, and returns the step's sums.
   virtual Result<StepSums> collect(Context& context, std::vector<float>& gradients) = 0;
-  /// Instead of collect(), where gradients are summed between devices: waits until the step's
-  /// gradients are complete and returns the step's sums.
-  virtual Result<StepSums> complete(Context& context) = 0;
-  /// After complete(): sums the gradients over all trainers into device memory of their own, which
-  /// apply() then reads. On a thread of its own, with a stream of the same device; waits for it.
-  virtual Status reduce(Device& device, Stream& stream, DeviceCollective& collective) = 0;
-  /// The step's own sums, for a trainer that is alone and need not reduce.
+  /// Instead of collect(), where gradients are summed between devices: puts the sums over all
+  /// trainers, bucket by bucket, into `stream`, each as soon as the bucket is complete, while add()
+  /// may still run. They go to device memory of their own, which apply_reduced() reads once the
+  /// collective has waited for the stream. On a thread of its own. kUnavailable when `attempt` is
+  /// given up (GradientBuckets).
+  virtual Status reduce(Stream& stream, DeviceCollective& collective, int64_t attempt) = 0;
+  /// The step's own sums, when no add() runs.
   virtual const StepSums& sums() const = 0;
   /// Forgets the step's gradients and sums.
   virtual void discard(Context& context) = 0;
   /// Updates the parameters with the sums over all trainers: `gradients` as collect() laid them out
-  /// (null: those of reduce(), else this trainer's own), divided by total.weight. kDataLoss if loss
-  /// or gradient is not finite: parameters are unchanged then. Starts the next step.
+  /// (null: this trainer's own), divided by total.weight. kDataLoss if loss or gradient is not
+  /// finite: parameters are unchanged then. Starts the next step.
   virtual Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
                                     const StepSums& total, int64_t step) = 0;
+  /// The same with the sums of reduce(), whatever was discarded since.
+  virtual Result<AppliedStep> apply_reduced(Context& context, const StepSums& total,
+                                            int64_t step) = 0;
   /// Goes on from a snapshot's masters and moments; what was summed is forgotten.
   virtual Status restore(Context& context, const std::map<std::string, ConstTensorView>& masters,
                          const OptimizerState& optimizer) = 0;
@@ -80,12 +84,12 @@ class DrafterTrainer final : public StepTrainer {
 
   Result<StepSums> add(Context& context, const Features& features) override;
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override;
-  Result<StepSums> complete(Context& context) override;
-  Status reduce(Device& device, Stream& stream, DeviceCollective& collective) override;
+  Status reduce(Stream& stream, DeviceCollective& collective, int64_t attempt) override;
   const StepSums& sums() const override { return sums_; }
   void discard(Context& context) override;
   Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
                             const StepSums& total, int64_t step) override;
+  Result<AppliedStep> apply_reduced(Context& context, const StepSums& total, int64_t step) override;
   Status restore(Context& context, const std::map<std::string, ConstTensorView>& masters,
                  const OptimizerState& optimizer) override;
   Result<uint32_t> checksum(Context& context) override;
@@ -93,20 +97,22 @@ class DrafterTrainer final : public StepTrainer {
   Result<WalkCounts> evaluate(Context& context, const Features& features) override;
 
   Drafter& drafter() { return *drafter_; }
+  /// Before the first add(): gradients are to be summed between devices, in buckets of about so
+  /// many bytes. Takes memory for the sums.
+  Status sum_between_devices(Context& context, uint64_t bucket_bytes);
+  /// Null without sum_between_devices().
+  GradientBuckets* buckets() { return buckets_.get(); }
 
  private:
   DrafterTrainer(std::shared_ptr<const RunSetup> setup, TargetParts parts);
   Status scatter(Context& context, const std::vector<float>& gradients);
-  Status take_reduced(Context& context);
 
   std::shared_ptr<const RunSetup> setup_;
   TargetParts parts_;
   std::unique_ptr<Drafter> drafter_;
   std::unique_ptr<Optimizer> optimizer_;
   StepSums sums_;
-  std::vector<Tensor> sum_tensors_;     // of reduce(), made when it first runs
-  std::vector<ReducedTensor> reduced_;  // each trained gradient, and its sum in these
-  bool reduced_step_ = false;           // whether they hold the step's sums
+  std::unique_ptr<GradientBuckets> buckets_;  // null where gradients go through host memory
 };
 
 }  // namespace percheron

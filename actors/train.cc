@@ -255,20 +255,20 @@ Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point,
       place.reducer =
           std::make_unique<WorkThread>(fmt::format("reduce {}", numbers[i]), *parts.clock);
     }
-    if (!parts.device_collectives.empty()) {
-      place.device_collective = std::move(parts.device_collectives[i]);
-    }
     uint32_t own = 0;
     PERCHERON_RETURN_IF_ERROR(place.worker->run([&](Context& context) -> Status {
-      if (place.device_collective) {
-        place.device = &context.device;
-        place.reduce_stream = context.device.make_stream();
-      }
       PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<DrafterTrainer> trainer,
                                  DrafterTrainer::make(context, *parts.files, parts.setup,
                                                       *model_for_trainer(parts, devices[i])));
       if (point) {
         PERCHERON_RETURN_IF_ERROR(trainer->restore(context, point->masters, point->optimizer));
+      }
+      if (parts.device_groups) {
+        PERCHERON_RETURN_IF_ERROR(
+            trainer->sum_between_devices(context, parts.gradient_bucket_bytes));
+        place.sums = std::make_unique<DeviceSums>(
+            *parts.device_groups, numbers[i], *trainer->buckets(), context.device.make_stream());
+        place.reducer->post([device = &context.device] { device->bind_thread(); });
       }
       PERCHERON_ASSIGN_OR_RETURN(own, trainer->checksum(context));
       place.trainer = std::move(trainer);
@@ -280,12 +280,8 @@ Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point,
           to_string(devices[0]), to_string(devices[i]), *checksum, own));
     }
     checksum = own;
-    if (place.device != nullptr) {
-      place.reducer->post([device = place.device] { device->bind_thread(); });
-    }
     parts.trainers.push_back(std::move(place));
   }
-  parts.device_collectives.clear();
   return ok_status();
 }
 
@@ -355,25 +351,41 @@ TargetPlace make_target(RunParts& parts, DeviceId id) {
 
 namespace {
 
-/// The group by which the trainers sum their gradients between devices; none where they go through
-/// host memory, which is said where somebody would expect otherwise.
-Result<DeviceCollectives> connect_trainers(const RunSetup& setup, RunObserver& observer) {
+/// The groups by which the trainers sum their gradients between devices, the first one connected;
+/// null where they go through host memory. Which it is, is said where there are several.
+Result<std::unique_ptr<DeviceGroups>> connect_trainers(const RunSetup& setup,
+                                                       const std::vector<int>& numbers,
+                                                       const RunEnvironment& environment) {
   const std::vector<DeviceId>& devices = setup.placement.trainers;
   std::string reason = host_sum_reason(setup.placement, setup.assignment);
   if (reason.empty()) {
-    Result<DeviceCollectives> collectives = make_device_collectives(devices, {});
-    if (collectives.ok()) {
-      observer.on_event(fmt::format("gradients are summed between the devices, in buckets of {}",
-                                    format_bytes(kGradientBucketBytes)));
-      return collectives;
+    DeviceCollectiveOptions options;
+    // Such a group waits for who still computes, which a standstill ends; NCCL's is not waited for
+    // before all have computed.
+    if (devices.front().kind != DeviceKind::kCuda) {
+      options.timeout_seconds = environment.stall_seconds;
     }
-    if (collectives.status().code() != StatusCode::kNotFound) return collectives.status();
-    reason = collectives.status().message();
+    auto groups = std::make_unique<DeviceGroups>(
+        devices,
+        [options](std::span<const DeviceId> members) {
+          return make_device_collectives(members, options);
+        },
+        kJoinSeconds);
+    const Status formed = groups->form(0, numbers);
+    if (formed.ok()) {
+      environment.observer.on_event(fmt::format(
+          "gradients are summed between the devices, in buckets of {}, while a step's last "
+          "backward passes go on",
+          format_bytes(environment.gradient_bucket_bytes)));
+      return groups;
+    }
+    if (formed.code() != StatusCode::kNotFound) return formed;
+    reason = formed.message();
   }
-  if (devices.size() > 1 && devices.front().kind != DeviceKind::kCpu) {
-    observer.on_event("gradients are summed in host memory: " + reason);
+  if (devices.size() > 1) {
+    environment.observer.on_event("gradients are summed in host memory: " + reason);
   }
-  return DeviceCollectives();
+  return std::unique_ptr<DeviceGroups>();
 }
 
 /// Says what weights of 8 bits cost, where the target is to run.
@@ -419,10 +431,9 @@ Status fill_run_parts(RunParts& parts, const RunEnvironment& environment) {
   }
   const size_t trainers = setup.placement.trainers.size();
   if (trainers > 1) parts.collectives = make_local_collective_factory(kJoinSeconds);
-  PERCHERON_ASSIGN_OR_RETURN(parts.device_collectives,
-                             connect_trainers(setup, environment.observer));
   std::vector<int> numbers(trainers);
   std::iota(numbers.begin(), numbers.end(), 0);
+  PERCHERON_ASSIGN_OR_RETURN(parts.device_groups, connect_trainers(setup, numbers, environment));
   return make_trainers(parts, point, numbers);
 }
 
@@ -439,6 +450,7 @@ void remove_unused_output(FileSystem& files, const std::string& output) {
 Result<std::unique_ptr<RunParts>> make_run_parts(std::shared_ptr<const RunSetup> setup,
                                                  const RunEnvironment& environment) {
   auto parts = std::make_unique<RunParts>(setup);
+  parts->gradient_bucket_bytes = environment.gradient_bucket_bytes;
   parts->files = &environment.files;
   parts->clock = &environment.clock;
   parts->activity = environment.activity ? environment.activity

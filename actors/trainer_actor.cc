@@ -27,9 +27,10 @@ class Trainer {
     const Ticket ticket = message.ticket;
     const int64_t lease = message.lease;
     const int64_t membership = message.membership;
-    parts_.exchange->fetch(ticket, [this, ticket, lease, membership](Result<FeaturesPtr> found) {
+    const std::shared_ptr<void> work = place_.sums ? place_.sums->announce(ticket.step) : nullptr;
+    const auto post = [this, ticket, lease, membership, work](Result<FeaturesPtr> found) {
       place_.worker->post(
-          [this, ticket, lease, membership, features = std::move(found)](Context& context) {
+          [this, ticket, lease, membership, work, features = std::move(found)](Context& context) {
             // The sums are of another membership by now, and the ticket somebody else's.
             if (membership != membership_) return idle();
             if (!features.ok()) return unreadable(ticket, lease, features.status());
@@ -41,7 +42,8 @@ class Trainer {
             caf::anon_send(peers_->mailbox, std::move(done));
             idle();
           });
-    });
+    };
+    parts_.exchange->fetch(ticket, post);
   }
 
   void keep_held_out(const Ticket& ticket) {
@@ -64,10 +66,9 @@ class Trainer {
 
   // From here on `members` reduce together. The wait for them is the reducer's.
   void regroup(int64_t membership, const std::vector<int>& members) {
-    PERCHERON_CHECK(membership == 0 || !place_.device_collective,
-                    "trainers that sum between their devices stay the same");
     begin_anew(membership);
     alone_ = members.size() == 1;
+    members_ = members;
     if (place_.group) place_.group->leave_for(membership);
     if (alone_) {
       caf::anon_send(peers_->supervisor, Regrouped{number_, membership});
@@ -79,31 +80,44 @@ class Trainer {
       if (!status.ok()) return reduce_failed(-1, membership, status);
       caf::anon_send(peers_->supervisor, Regrouped{number_, membership});
     });
+    grouped_ = membership;
+    if (early_) last_handed_out(*std::exchange(early_, std::nullopt));
+  }
+
+  // The sums between devices begin while the last micro-batches compute.
+  void last_handed_out(const LastHandedOut& last) {
+    if (!place_.sums || alone_ || last.membership < membership_) return;
+    if (last.membership > grouped_) {  // All join the group in host memory first.
+      early_ = last;
+      return;
+    }
+    const std::optional<int64_t> attempt = place_.sums->begin(last.step, last.group);
+    if (!attempt) return;
+    place_.reducer->post([this, attempt = *attempt, members = members_] {
+      place_.sums->put_in(*place_.trainer, attempt, members);
+    });
   }
 
   void reduce(int64_t step, int64_t membership) {
     if (membership != membership_) return;
-    reduced_on_host_ = !alone_ && !place_.device_collective;
+    summed_ = alone_ ? Summed::kNowhere : place_.sums ? Summed::kOnDevices : Summed::kOnHost;
     if (alone_) {
       place_.total = place_.trainer->sums();
       caf::anon_send(peers_->supervisor, Reduced{number_, step, membership, 0});
       return;
     }
+    if (place_.sums) return reduce_between_devices(step, membership);
     place_.worker->post([this, step, membership](Context& context) {
       const double begin = now();
-      Result<StepSums> own =
-          place_.device_collective ? place_.trainer->complete(context) : collect(context);
+      Result<StepSums> own = collect(context);
       if (!own.ok()) return fail(own.status());
       const double seconds = now() - begin;
       // Others may come late: the wait is the reducer's, so that the device goes on meanwhile.
       place_.reducer->post([this, step, membership, seconds, own = std::move(own).value()] {
         const std::lock_guard lock(gradients_mutex_);
         std::vector<double> sums = encode_sums(own, sum_positions(*parts_.setup));
-        const Status status = sum_all(membership, sums);
-        if (!status.ok()) {
-          // No death mends a group of devices.
-          return place_.device_collective ? fail(status) : reduce_failed(step, membership, status);
-        }
+        const Status status = place_.group->all_reduce_sum(membership, place_.gradients, sums);
+        if (!status.ok()) return reduce_failed(step, membership, status);
         place_.total = decode_sums(sums);
         caf::anon_send(peers_->supervisor, Reduced{number_, step, membership, seconds});
       });
@@ -111,15 +125,19 @@ class Trainer {
   }
 
   void apply(const Apply& order) {
-    const bool on_host = reduced_on_host_;
-    place_.worker->post([this, order, on_host](Context& context) {
+    const Summed summed = summed_;
+    place_.worker->post([this, order, summed](Context& context) {
       const double begin = now();
       Applied done;
       done.trainer = number_;
       done.step = order.step;
       done.round = order.round;
-      Result<AppliedStep> applied = place_.trainer->apply(
-          context, on_host ? &place_.gradients : nullptr, place_.total, order.step);
+      Result<AppliedStep> applied =
+          summed == Summed::kOnDevices
+              ? place_.trainer->apply_reduced(context, place_.total, order.step)
+              : place_.trainer->apply(context,
+                                      summed == Summed::kOnHost ? &place_.gradients : nullptr,
+                                      place_.total, order.step);
       if (!applied.ok()) return fail(applied.status());
       done.sums = encode_sums(place_.total, sum_positions(*parts_.setup));
       done.gradient_norm = applied->gradient_norm;
@@ -185,6 +203,9 @@ class Trainer {
   }
 
  private:
+  // Where the step's gradients over all trainers are; of one that is alone they are its own.
+  enum class Summed { kNowhere, kOnHost, kOnDevices };
+
   // A trainer's part of an evaluation.
   struct Share {
     Evaluate wanted;
@@ -211,7 +232,27 @@ class Trainer {
   void begin_anew(int64_t membership) {
     if (membership <= membership_) return;
     membership_ = membership;
-    place_.worker->post([this](Context& context) { place_.trainer->discard(context); });
+    std::shared_ptr<void> work;
+    if (place_.sums) {
+      place_.sums->give_up("the trainers that sum together have changed");
+      work = place_.sums->announce();
+    }
+    place_.worker->post([this, work](Context& context) { place_.trainer->discard(context); });
+  }
+
+  // What was put in while the last micro-batches computed is waited for; then the step's sums.
+  void reduce_between_devices(int64_t step, int64_t membership) {
+    place_.reducer->post([this, step, membership] {
+      Status status = place_.sums->wait(step);
+      std::vector<double> sums;
+      if (status.ok()) {
+        sums = encode_sums(place_.trainer->sums(), sum_positions(*parts_.setup));
+        status = place_.group->all_reduce_sum(membership, std::span<float>(), sums);
+      }
+      if (!status.ok()) return reduce_failed(step, membership, status);
+      place_.total = decode_sums(sums);
+      caf::anon_send(peers_->supervisor, Reduced{number_, step, membership, 0});
+    });
   }
 
   Result<StepSums> collect(Context& context) {
@@ -264,16 +305,6 @@ class Trainer {
     idle();
   }
 
-  // Gradients between the devices, where these can, else in host memory; `sums` always there.
-  Status sum_all(int64_t membership, std::vector<double>& sums) {
-    if (!place_.device_collective) {
-      return place_.group->all_reduce_sum(membership, place_.gradients, sums);
-    }
-    PERCHERON_RETURN_IF_ERROR(
-        place_.trainer->reduce(*place_.device, *place_.reduce_stream, *place_.device_collective));
-    return place_.group->all_reduce_sum(membership, std::span<float>(), sums);
-  }
-
   double now() const { return static_cast<double>(parts_.clock->monotonic_ns()) * 1e-9; }
 
   Status add(Context& context, const Features& features, Computed& done) {
@@ -304,9 +335,12 @@ class Trainer {
   int32_t number_;
   std::atomic<int64_t> membership_{0};  // that the sums belong to
   bool alone_ = true;
-  bool reduced_on_host_ = false;  // the step's sums are in place_.gradients
-  std::mutex gradients_mutex_;    // the worker fills what the reducer sums
-  std::shared_ptr<Share> share_;  // of the evaluation that was begun last
+  std::vector<int> members_;
+  int64_t grouped_ = -1;                // the membership whose group it has or is about to join
+  std::optional<LastHandedOut> early_;  // of one that it has not heard of
+  Summed summed_ = Summed::kNowhere;    // of the step that is reduced last
+  std::mutex gradients_mutex_;          // the worker fills what the reducer sums
+  std::shared_ptr<Share> share_;        // of the evaluation that was begun last
   std::mutex held_out_mutex_;
   int held_out_fetches_ = 0;                    // under way
   std::optional<Evaluate> waiting_evaluation_;  // for them
@@ -324,6 +358,7 @@ caf::actor start_trainer(caf::actor_system& system, RunParts& parts, PeersPtr pe
         [trainer](const Regroup& message) {
           trainer->regroup(message.membership, {message.members.begin(), message.members.end()});
         },
+        [trainer](const LastHandedOut& message) { trainer->last_handed_out(message); },
         [trainer](const Reduce& message) { trainer->reduce(message.step, message.membership); },
         [trainer](const Apply& message) { trainer->apply(message); },
         [trainer](const Evaluate& message) { trainer->evaluate(message); },

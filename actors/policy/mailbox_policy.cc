@@ -29,6 +29,7 @@ void MailboxPolicy::open_step(const PlannedStep& range) {
     ++present_;
     if (entry->second.state == State::kQueued) count_open(entry->second.queue, 1);
   }
+  told_handed_out_ = false;
   pace_.begin_step();
   begin_order();
   look_at_all();
@@ -166,6 +167,8 @@ std::optional<Work> MailboxPolicy::take(int trainer, int home, int64_t now_ns) {
   Entry& entry = entries_.at(*id);
   unqueue(entry);
   set_state(entry, State::kLeased);
+  group_ += told_handed_out_ ? 1 : 0;
+  told_handed_out_ = false;
   look_at(served_at(entry));
   pace_.begins(trainer, now_ns);
   const bool queues_of_homes =
@@ -251,6 +254,13 @@ std::optional<MailboxPolicy::HandOut> MailboxPolicy::hand_out(int64_t now_ns) {
   return serve(fastest, now_ns);
 }
 
+std::optional<MailboxPolicy::LastHandedOut> MailboxPolicy::take_last_handed_out() {
+  const bool all = open_ && queued_open_ == 0 && present_ == open_->count;
+  if (!all || told_handed_out_) return std::nullopt;
+  told_handed_out_ = true;
+  return LastHandedOut{open_->step, group_};
+}
+
 bool MailboxPolicy::computed(MicroBatchId id, int trainer, int64_t lease, int64_t now_ns) {
   if (!leases_.settle(id, trainer, lease)) {
     ++stale_;
@@ -276,6 +286,8 @@ std::vector<MicroBatchId> MailboxPolicy::change_members(std::vector<int> members
   PERCHERON_CHECK(membership > membership_, "memberships grow");
   members_ = std::move(members);
   membership_ = membership;
+  ++group_;
+  told_handed_out_ = false;
   rank_.clear();
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     rank_[members_[rank]] = static_cast<int64_t>(rank);

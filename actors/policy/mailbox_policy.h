@@ -64,6 +64,15 @@ class MailboxPolicy {
   /// A trainer's gradient sums now contain `id`. False, and counted, for a stale lease. Without
   /// the time of day its pace stays as it was.
   bool computed(MicroBatchId id, int trainer, int64_t lease, int64_t now_ns = 0);
+  /// What the members are told so that they begin to sum before the last of them is computed.
+  struct LastHandedOut {
+    int64_t step = 0;
+    int64_t group = 0;  // grows whenever others sum, or what was told before does not hold
+  };
+  /// Once for each time that it comes true: every ticket of the open step is handed out, so that
+  /// what a member has is its last. More may come again only when members change or features are
+  /// lost.
+  std::optional<LastHandedOut> take_last_handed_out();
   /// All micro-batches of the open step are computed.
   bool step_computed() const { return open_ && computed_ == open_->count; }
   /// Ends the open step, whose sums every member has applied or will; returns its tickets, whose
@@ -175,6 +184,8 @@ class MailboxPolicy {
   NumberMap<WaitingLine::Waiter> resting_;  // who had better not take any more of this step
   TrainerPace pace_;
   int64_t membership_ = 0;
+  int64_t group_ = 0;             // of LastHandedOut
+  bool told_handed_out_ = false;  // of the open step, and it holds
   int64_t steals_ = 0, duplicates_ = 0, stale_ = 0, queued_again_ = 0;
   int64_t visited_ = 0;
 };

@@ -68,6 +68,52 @@ TEST(Mailbox, TellsWhatWaitsAtEachHomeAndWhatTheStepLacks) {
   EXPECT_TRUE(mailbox.queues().empty());
 }
 
+// Trainers begin to sum while the last micro-batches compute.
+TEST(Mailbox, TellsOnceThatTheLastTicketOfTheStepIsHandedOut) {
+  MailboxPolicy mailbox(Assignment::kStealing, members(2), 0);
+  mailbox.open_step({4, 0, 0, 2});
+  mailbox.put(ticket(0, 0));
+  ASSERT_TRUE(mailbox.take(0, 0, 0));
+  EXPECT_FALSE(mailbox.take_last_handed_out()) << "one is not made yet";
+  mailbox.put(ticket(1, 0));
+  mailbox.put(ticket(2, 0));
+  EXPECT_FALSE(mailbox.take_last_handed_out()) << "one is queued";
+  const auto last = mailbox.take(1, 1, 0);
+  const auto told = mailbox.take_last_handed_out();
+  ASSERT_TRUE(told) << "whatever is queued for the next step";
+  EXPECT_EQ(told->step, 4);
+  EXPECT_EQ(told->group, 0);
+  EXPECT_FALSE(mailbox.take_last_handed_out());
+  mailbox.computed({0, 0}, 0, 1);
+  mailbox.computed({0, 1}, 1, last->lease);
+  EXPECT_FALSE(mailbox.take_last_handed_out());
+  mailbox.commit_step();
+  mailbox.open_step({5, 0, 2, 1});
+  ASSERT_TRUE(mailbox.take(0, 0, 0));
+  const auto next = mailbox.take_last_handed_out();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->step, 5);
+  EXPECT_EQ(next->group, 0) << "the same sum together";
+}
+
+// What was begun when it did not hold is begun again by another group, however short the while.
+TEST(Mailbox, TellsOfAnotherGroupWhenMoreTicketsComeAfterTheLast) {
+  MailboxPolicy mailbox(Assignment::kStealing, members(2), 0);
+  mailbox.open_step({0, 0, 0, 1});
+  mailbox.put(ticket(0, 0));
+  const auto work = mailbox.take(0, 0, 0);
+  ASSERT_EQ(mailbox.take_last_handed_out()->group, 0);
+  ASSERT_TRUE(mailbox.unreadable({0, 0}, 0, work->lease));
+  EXPECT_FALSE(mailbox.take_last_handed_out());
+  mailbox.put(ticket(0, 0));
+  ASSERT_TRUE(mailbox.take(1, 1, 0));
+  EXPECT_EQ(mailbox.take_last_handed_out()->group, 1);
+  mailbox.trainer_lost(0);
+  EXPECT_FALSE(mailbox.take_last_handed_out());
+  ASSERT_TRUE(mailbox.take(1, 1, 0));
+  EXPECT_EQ(mailbox.take_last_handed_out()->group, 2);
+}
+
 TEST(Mailbox, TicketsOfLaterStepsWait) {
   MailboxPolicy mailbox(Assignment::kStealing, members(2), 0);
   mailbox.open_step({0, 0, 0, 1});

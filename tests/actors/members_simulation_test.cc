@@ -126,7 +126,9 @@ TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhateverDiesAndComesBack) {
       {"changes of members", all.membership_changes},
       {"rewinds", all.rewinds},
       {"micro-batches computed again", all.recomputed},
-      {"micro-batches handed out again", all.requeued}};
+      {"micro-batches handed out again", all.requeued},
+      {"sums begun early", all.early_sums},
+      {"sums begun early in vain", all.taken_back}};
   std::printf("%ld worlds:\n", static_cast<long>(worlds));
   for (const auto& [what, count] : counts) {
     std::printf("  %-30s %ld\n", what, static_cast<long>(count));
@@ -243,7 +245,8 @@ INSTANTIATE_TEST_SUITE_P(
         Planted{"FullDiskIsNotNoticed", Canary::kFullDiskIsNotNoticed,
                 "a checkpoint that was written is not there", true},
         Planted{"CheckpointIsWrittenInPlace", Canary::kCheckpointIsWrittenInPlace,
-                "the run goes on from step", true}),
+                "the run goes on from step", true},
+        Planted{"EarlySumsStand", Canary::kEarlySumsStand, kOtherParameters}),
     [](const testing::TestParamInfo<Planted>& info) { return std::string(info.param.name); });
 
 }  // namespace

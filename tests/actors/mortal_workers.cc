@@ -41,12 +41,9 @@ class MortalTrainer final : public StepTrainer {
     fate_.reach(Moment::kCollect);
     return inner_->collect(context, gradients);
   }
-  Result<StepSums> complete(Context& context) override {
-    fate_.reach(Moment::kCollect);
-    return inner_->complete(context);
-  }
-  Status reduce(Device& device, Stream& stream, DeviceCollective& collective) override {
-    return inner_->reduce(device, stream, collective);
+  Status reduce(Stream& stream, DeviceCollective& collective, int64_t attempt) override {
+    fate_.reach(Moment::kReduce);
+    return inner_->reduce(stream, collective, attempt);
   }
   const StepSums& sums() const override { return inner_->sums(); }
   void discard(Context& context) override { inner_->discard(context); }
@@ -54,6 +51,11 @@ class MortalTrainer final : public StepTrainer {
                             const StepSums& total, int64_t step) override {
     fate_.reach(Moment::kApply);
     return inner_->apply(context, gradients, total, step);
+  }
+  Result<AppliedStep> apply_reduced(Context& context, const StepSums& total,
+                                    int64_t step) override {
+    fate_.reach(Moment::kApply);
+    return inner_->apply_reduced(context, total, step);
   }
   Status restore(Context& context, const std::map<std::string, ConstTensorView>& masters,
                  const OptimizerState& optimizer) override {
@@ -155,6 +157,7 @@ Result<RunSummary> MortalRun::train() {
   RunEnvironment environment{system_files(), system_clock(), observer, none, 120, 1};
   environment.worker_wait_seconds = worker_wait_seconds;
   environment.control = &control_;
+  environment.gradient_bucket_bytes = gradient_bucket_bytes;
   PERCHERON_ASSIGN_OR_RETURN(std::shared_ptr<const RunSetup> setup,
                              resolve_run(run_, system_files()));
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<RunParts> parts,

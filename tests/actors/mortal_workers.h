@@ -17,7 +17,7 @@
 namespace percheron {
 
 /// What a worker can be at when it dies.
-enum class Moment { kAdd, kCollect, kApply, kEvaluate, kSnapshot, kMake };
+enum class Moment { kAdd, kCollect, kReduce, kApply, kEvaluate, kSnapshot, kMake };
 
 /// A death that a test has planned: at the `count`-th call of `moment` the worker says nothing any
 /// more, and the supervisor is told that it is lost. Its thread hangs until it is let go; then it
@@ -77,6 +77,7 @@ class MortalRun {
   /// Called before the actors start.
   std::function<void(RunParts&)> prepare;
   double worker_wait_seconds = 60;
+  uint64_t gradient_bucket_bytes = kGradientBucketBytes;
 
   Result<RunSummary> train();
   RunControl& control() { return control_; }

@@ -36,6 +36,8 @@ void SimulatedOutcome::add_before(const SimulatedOutcome& before) {
   torn += before.torn;
   unsaved += before.unsaved;
   refused += before.refused;
+  early_sums += before.early_sums;
+  taken_back += before.taken_back;
   rewinds += before.rewinds;
   membership_changes += before.membership_changes;
   recomputed += before.recomputed;

@@ -31,6 +31,7 @@ enum class Canary {
   kSecondConnectionIsNotNoticed,  // a worker that was started anew is taken for the old one
   kFullDiskIsNotNoticed,          // a checkpoint counts though it could not be written
   kCheckpointIsWrittenInPlace,    // so that a crash leaves half of it
+  kEarlySumsStand,  // what a trainer put in for the others counts though more was to come
 };
 
 /// How a world is disturbed: chances, at each delivered message.
@@ -67,8 +68,10 @@ struct SimulatedOutcome {
   int64_t unsaved = 0;                // checkpoints that could not be written
   int64_t rewinds = 0, membership_changes = 0, recomputed = 0, requeued = 0;
   int64_t steps = 0;
-  int64_t refused = 0;  // newcomers whose parameters were other than the members'
-  RunSummary summary;   // of the last life
+  int64_t early_sums = 0;  // that a trainer had put in before the step was computed
+  int64_t taken_back = 0;  // of those, before the step was computed: more was to come
+  int64_t refused = 0;     // newcomers whose parameters were other than the members'
+  RunSummary summary;      // of the last life
 
   /// What the life before has seen.
   void add_before(const SimulatedOutcome& before);

@@ -202,6 +202,10 @@ class Simulation final : public RunOrders, public RunObserver {
     bool retired = false;  // and that it is to leave
     bool ends = false;     // it has left, and its process ends
   };
+  struct StepOfSums {
+    int64_t step = 0;
+    Sums sums;
+  };
   struct Trainer {
     int number = 0;
     int64_t life = 0;  // grows when it is started again
@@ -214,6 +218,9 @@ class Simulation final : public RunOrders, public RunObserver {
     Parameters parameters;
     int64_t busy_until = 0;
     std::optional<Sums> reduced;
+    int64_t under_way = 0;                  // micro-batches of its membership
+    std::optional<int64_t> last_of;         // the step whose last ones they are
+    std::optional<StepOfSums> put_in = {};  // what it has begun to sum with the others
   };
   struct Target {
     int64_t life = 0;
@@ -314,11 +321,21 @@ class Simulation final : public RunOrders, public RunObserver {
   void begin_anew(Trainer& me, int64_t membership) {
     if (membership <= me.membership) return;
     me.membership = membership;
+    me.under_way = 0;
+    take_back(me);
     if (world_.canary == Canary::kPartialSumsAreKept) return;
     work(me, 1, [](Trainer& trainer) { trainer.sums.clear(); });
   }
+  /// What was put in for the open step counts no more.
+  void take_back(Trainer& me) {
+    outcome_.taken_back += me.put_in ? 1 : 0;
+    if (world_.canary != Canary::kEarlySumsStand) me.put_in.reset();
+    me.last_of.reset();
+  }
+  void last_handed_out(Trainer& me, int64_t step, int64_t membership);
+  void put_in(Trainer& me);
   void train(Trainer& me, const Work& work, int64_t membership);
-  void add(Trainer& me, const Work& work);
+  void add(Trainer& me, const Work& work, int64_t membership);
   void reduce(Trainer& me, int64_t step, int64_t membership);
   void apply(Trainer& me, int64_t step, int64_t round);
   void take_snapshot(Trainer& me, int64_t step);

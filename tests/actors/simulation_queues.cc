@@ -191,6 +191,14 @@ void Simulation::pump_mailbox() {
     send_work(trainer, work.ticket.id, true, membership);
     to_trainer("mailbox", trainer, [=, this](Trainer& me) { train(me, work, membership); });
   }
+  const auto last = mailbox_.take_last_handed_out();
+  if (!last) return;
+  for (int trainer : mailbox_.members()) {
+    to_trainer("mailbox", trainer,
+               [this, step = last->step, membership = mailbox_.membership()](Trainer& me) {
+                 last_handed_out(me, step, membership);
+               });
+  }
 }
 
 void Simulation::computed(int trainer, MicroBatchId id, int64_t lease) {

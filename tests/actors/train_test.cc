@@ -304,15 +304,18 @@ class ForwardingTrainer : public StepTrainer {
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override {
     return inner_->collect(context, gradients);
   }
-  Result<StepSums> complete(Context& context) override { return inner_->complete(context); }
-  Status reduce(Device& device, Stream& stream, DeviceCollective& collective) override {
-    return inner_->reduce(device, stream, collective);
+  Status reduce(Stream& stream, DeviceCollective& collective, int64_t attempt) override {
+    return inner_->reduce(stream, collective, attempt);
   }
   const StepSums& sums() const override { return inner_->sums(); }
   void discard(Context& context) override { inner_->discard(context); }
   Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
                             const StepSums& total, int64_t step) override {
     return inner_->apply(context, gradients, total, step);
+  }
+  Result<AppliedStep> apply_reduced(Context& context, const StepSums& total,
+                                    int64_t step) override {
+    return inner_->apply_reduced(context, total, step);
   }
   Status restore(Context& context, const std::map<std::string, ConstTensorView>& masters,
                  const OptimizerState& optimizer) override {
