@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/units.h"
+
 namespace percheron {
 
 std::vector<std::span<const ReducedTensor>> make_gradient_buckets(
@@ -41,6 +43,12 @@ std::string host_sum_reason(const PlacementPlan& placement, Assignment assignmen
     return "a trainer shares its device with a part of a target";
   }
   return "";
+}
+
+std::string gradient_sums_text(const std::string& host_reason, uint64_t bucket_bytes) {
+  if (!host_reason.empty()) return "summed in host memory: " + host_reason;
+  return "summed between the devices, in buckets of " + format_bytes(bucket_bytes) +
+         ", while a step's last backward passes go on";
 }
 
 }  // namespace percheron

@@ -23,4 +23,7 @@ std::vector<std::span<const ReducedTensor>> make_gradient_buckets(
 /// they need not be.
 std::string host_sum_reason(const PlacementPlan& placement, Assignment assignment);
 
+/// Which way gradients are summed, for people, by host_sum_reason()'s answer.
+std::string gradient_sums_text(const std::string& host_reason, uint64_t bucket_bytes);
+
 }  // namespace percheron

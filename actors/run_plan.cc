@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "actors/gradient_reduction.h"
 #include "actors/offline_setup.h"
 #include "actors/run_memory.h"
 #include "actors/setting_notes.h"
@@ -192,6 +193,10 @@ std::string RunPlan::text() const {
                       count(steps), setup->steps.micro_batches_per_step(), epochs,
                       count(micro_batches));
   text += fmt::format("schedule    {}\n", schedule_text(*setup));
+  if (setup->placement.trainers.size() > 1) {
+    const std::string reason = host_sum_reason(setup->placement, setup->assignment);
+    text += "gradients   " + gradient_sums_text(reason, kGradientBucketBytes) + "\n";
+  }
   text += fmt::format(
       "features    {} a token, {} an epoch; the largest step {} of features.bytes_max {}\n",
       format_bytes(feature_bytes_per_token), format_bytes(feature_bytes_per_epoch),

@@ -373,17 +373,15 @@ Result<std::unique_ptr<DeviceGroups>> connect_trainers(const RunSetup& setup,
         kJoinSeconds);
     const Status formed = groups->form(0, numbers);
     if (formed.ok()) {
-      environment.observer.on_event(fmt::format(
-          "gradients are summed between the devices, in buckets of {}, while a step's last "
-          "backward passes go on",
-          format_bytes(environment.gradient_bucket_bytes)));
+      environment.observer.on_event("gradients are " +
+                                    gradient_sums_text("", environment.gradient_bucket_bytes));
       return groups;
     }
     if (formed.code() != StatusCode::kNotFound) return formed;
     reason = formed.message();
   }
   if (devices.size() > 1) {
-    environment.observer.on_event("gradients are summed in host memory: " + reason);
+    environment.observer.on_event("gradients are " + gradient_sums_text(reason, 0));
   }
   return std::unique_ptr<DeviceGroups>();
 }

@@ -96,6 +96,32 @@ TEST_F(NcclCollectiveTest, SumsManyTensorsInOneExchangeManyTimes) {
   }
 }
 
+// As a trainer does whose pass is over while another one computes: that takes as long as it takes,
+// and the time-out begins with the wait.
+TEST_F(NcclCollectiveTest, ARankPutsAllItsSumsInBeforeTheOthersCome) {
+  ASSERT_TRUE(connect(2).ok());
+  constexpr size_t kSums = 8;
+  std::vector<float> values[2][kSums];
+  GpuStream streams[2];
+  const auto put_in = [&](size_t rank) {
+    for (std::vector<float>& each : values[rank]) {
+      each.assign(4, static_cast<float>(rank + 1));
+      group_[rank]->all_reduce_sum(streams[rank], view(each));
+    }
+  };
+  put_in(0);
+  EXPECT_FALSE(streams[0].idle());
+  for (int look = 0; look < 5000; ++look) (void)clock_.monotonic_ns();  // five times the time-out
+  put_in(1);
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const Status status = group_[rank]->wait_idle(streams[rank]);
+    EXPECT_TRUE(status.ok()) << status.message();
+    for (const std::vector<float>& each : values[rank]) {
+      EXPECT_EQ(each, std::vector<float>(4, 3.f));
+    }
+  }
+}
+
 TEST_F(NcclCollectiveTest, ARankThatDoesNotComeIsATimeOutForTheOthers) {
   ASSERT_TRUE(connect(3).ok());
   std::vector<std::vector<float>> values(3, std::vector<float>(4));
