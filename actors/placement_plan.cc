@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 #include <thread>
 
 namespace percheron {
 namespace {
+
+constexpr int64_t kDevicesPerTargetMax = 1024;
 
 Result<std::vector<DeviceId>> parse_devices(
     const char* key, const google::protobuf::RepeatedPtrField<std::string>& names) {
@@ -27,10 +30,6 @@ Result<std::vector<DeviceId>> parse_devices(
 Status resolve_tensor_parallel(const proto::Placement& given, PlacementPlan& plan) {
   const int64_t size = given.tensor_parallel();
   const auto devices = static_cast<int64_t>(plan.targets.size());
-  if (size < 1) {
-    return invalid_argument(
-        fmt::format("placement.tensor_parallel is {}: it must be at least 1", size));
-  }
   if (devices % size != 0) {
     return invalid_argument(fmt::format(
         "placement.tensor_parallel is {}, but placement.targets names {} devices: name {} for each "
@@ -68,8 +67,32 @@ std::vector<DeviceId> PlacementPlan::devices() const {
 
 std::string to_string(const std::vector<DeviceId>& group) {
   std::string names;
-  for (const DeviceId id : group) names += (names.empty() ? "" : "+") + to_string(id);
+  for (const DeviceId id : group) {
+    if (names.empty()) {
+      names = to_string(id);
+    } else {
+      names += "+" + (id.kind == group.front().kind ? std::to_string(id.index) : to_string(id));
+    }
+  }
   return names;
+}
+
+Result<std::vector<DeviceId>> parse_device_group(const std::string& text) {
+  size_t end = std::min(text.find('+'), text.size());
+  PERCHERON_ASSIGN_OR_RETURN(const DeviceId first, parse_device_id(text.substr(0, end)));
+  std::vector<DeviceId> group = {first};
+  while (end < text.size()) {
+    const char* const begin = text.data() + end + 1;
+    end = std::min(text.find('+', end + 1), text.size());
+    DeviceId next{first.kind, -1};
+    const auto [stop, error] = std::from_chars(begin, text.data() + end, next.index);
+    if (error != std::errc() || stop != text.data() + end || next.index < 0) {
+      return invalid_argument(
+          fmt::format("'{}' has no number after '+'; write KIND:INDEX+INDEX", text));
+    }
+    group.push_back(next);
+  }
+  return group;
 }
 
 std::vector<std::vector<DeviceId>> PlacementPlan::target_groups() const {
@@ -82,12 +105,28 @@ std::vector<std::vector<DeviceId>> PlacementPlan::target_groups() const {
 }
 
 Status check_devices(const proto::Placement& given) {
+  if (given.tensor_parallel() < 1 || given.tensor_parallel() > kDevicesPerTargetMax) {
+    return invalid_argument(
+        fmt::format("placement.tensor_parallel is {}: it must be at least 1, and at most {}",
+                    given.tensor_parallel(), kDevicesPerTargetMax));
+  }
   if (given.devices().empty() || (given.targets().empty() && given.trainers().empty())) {
     return ok_status();
   }
   return invalid_argument(
       "placement.devices stands for placement.targets and placement.trainers: give the one or the "
       "others");
+}
+
+Status check_split(size_t devices, size_t devices_per_target) {
+  const size_t targets =
+      ((devices + 1) / 2 + devices_per_target - 1) / devices_per_target * devices_per_target;
+  if (targets < devices || (devices == 1 && devices_per_target == 1)) return ok_status();
+  return invalid_argument(fmt::format(
+      "placement.devices names {} and placement.tensor_parallel is {}, which leaves none for a "
+      "trainer: name at least {}, or placement.targets and placement.trainers, which may share "
+      "devices",
+      devices, devices_per_target, devices_per_target + 1));
 }
 
 Result<PlacementPlan> resolve_placement(const proto::Placement& given) {
@@ -101,7 +140,8 @@ Result<PlacementPlan> resolve_placement(const proto::Placement& given) {
   if (!given.devices().empty()) {
     PERCHERON_ASSIGN_OR_RETURN(const std::vector<DeviceId> devices,
                                parse_devices("placement.devices", given.devices()));
-    split_devices(devices, plan.targets, plan.trainers);
+    PERCHERON_RETURN_IF_ERROR(split_devices(devices, static_cast<size_t>(given.tensor_parallel()),
+                                            plan.targets, plan.trainers));
   } else {
     PERCHERON_ASSIGN_OR_RETURN(plan.targets, parse_devices("placement.targets", given.targets()));
     PERCHERON_ASSIGN_OR_RETURN(plan.trainers,

@@ -25,19 +25,28 @@ struct PlacementPlan {
   DeviceOptions device_options() const { return {threads, attention}; }
 };
 
-/// "cuda:0+cuda:1", for messages.
+/// "cuda:0+1", for messages and as a place of a service.
 std::string to_string(const std::vector<DeviceId>& group);
+/// Reads what to_string() writes of devices of one kind. kInvalidArgument names the value.
+Result<std::vector<DeviceId>> parse_device_group(const std::string& text);
 
-/// placement.devices and the two that it stands for are not given together.
+/// placement.tensor_parallel is a number of devices, and placement.devices and the two that it
+/// stands for are not given together.
 Status check_devices(const proto::Placement& given);
-/// How placement.devices begins: the first half, rounded up, are targets, the others trainers; one
-/// device alone is both.
+/// kInvalidArgument where so many placement.devices would leave none for a trainer.
+Status check_split(size_t devices, size_t devices_per_target);
+/// How placement.devices begins: the first half, rounded up to whole targets, are targets, the
+/// others trainers; one device alone is both. Errors as check_split().
 template <class Device>
-void split_devices(const std::vector<Device>& devices, std::vector<Device>& targets,
-                   std::vector<Device>& trainers) {
-  const auto half = devices.begin() + static_cast<std::ptrdiff_t>((devices.size() + 1) / 2);
-  targets.assign(devices.begin(), half);
-  trainers.assign(devices.size() == 1 ? devices.begin() : half, devices.end());
+Status split_devices(const std::vector<Device>& devices, size_t devices_per_target,
+                     std::vector<Device>& targets, std::vector<Device>& trainers) {
+  PERCHERON_RETURN_IF_ERROR(check_split(devices.size(), devices_per_target));
+  const size_t half = (devices.size() + 1) / 2 + devices_per_target - 1;
+  const auto first_trainer =
+      devices.begin() + static_cast<std::ptrdiff_t>(half - half % devices_per_target);
+  targets.assign(devices.begin(), first_trainer);
+  trainers.assign(devices.size() == 1 ? devices.begin() : first_trainer, devices.end());
+  return ok_status();
 }
 
 /// Errors name the key and its value: a device of no known kind, a number out of its range, devices

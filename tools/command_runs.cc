@@ -1,5 +1,6 @@
 // What operators say to a node about runs.
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -109,7 +110,7 @@ Status order(const RunArguments& arguments, proto::RunOrder::Kind kind) {
   return out.status();
 }
 
-/// Devices that are given as "+alpha/cuda:0" or "-alpha/cuda:0".
+/// Devices that are given as "+alpha/cuda:0" or "-alpha/cuda:0", several of one sign with commas.
 Status read_signed(const char* option, const std::vector<std::string>& values,
                    google::protobuf::RepeatedPtrField<std::string>& added,
                    google::protobuf::RepeatedPtrField<std::string>& removed) {
@@ -118,7 +119,15 @@ Status read_signed(const char* option, const std::vector<std::string>& values,
       return invalid_argument(
           fmt::format("{} {}: write +DEVICE to add it or -DEVICE to take it out", option, value));
     }
-    (value.front() == '+' ? added : removed).Add(value.substr(1));
+    for (size_t begin = 1; begin <= value.size();) {
+      const size_t end = std::min(value.find(',', begin), value.size());
+      if (end == begin) {
+        return invalid_argument(
+            fmt::format("{} {}: names no device beside a comma", option, value));
+      }
+      (value.front() == '+' ? added : removed).Add(value.substr(begin, end - begin));
+      begin = end + 1;
+    }
   }
   return ok_status();
 }
@@ -225,7 +234,9 @@ void add_placement_commands(CLI::App& app, Command& chosen, const ArgumentsPtr& 
   command->add_option("run", arguments->run, "The run")->required();
   command
       ->add_option("--targets", arguments->targets,
-                   "+NODE/cuda:0 adds a target there, -NODE/cuda:0 takes it out; may be repeated")
+                   "+NODE/cuda:0 adds a target there, -NODE/cuda:0 takes it out, "
+                   "+NODE/cuda:0,NODE/cuda:1 adds one on both with placement.tensor_parallel: 2; "
+                   "may be repeated")
       ->allow_extra_args(false);
   command->add_option("--trainers", arguments->trainers, "Likewise of trainers")
       ->allow_extra_args(false);

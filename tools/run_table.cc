@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "actors/node/run_book.h"
 #include "base/units.h"
@@ -48,6 +50,7 @@ Json workers_json(const proto::RunReport& report) {
       actors.push_back(
           {{"role", actor.role() == proto::ActorMessage::TARGET ? "target" : "trainer"},
            {"number", actor.number()},
+           {"device", actor.has_device() ? actor.device() : worker.device()},
            {"occupation", actor.occupation()},
            {"busy_seconds", actor.busy_seconds()},
            {"wait_seconds", actor.wait_seconds()},

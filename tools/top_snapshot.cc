@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/node/run_book.h"
+#include "actors/placement_plan.h"
 
 namespace percheron {
 namespace {
@@ -39,16 +40,31 @@ const proto::ActorState* find_actor(const Report* report, const proto::WorkerSta
   return nullptr;
 }
 
-const proto::DeviceFacts* find_facts(
-    const google::protobuf::RepeatedPtrField<proto::NodeRecord>& nodes,
-    const proto::WorkerState& worker) {
+// What the devices of a worker are said to take together, and to do on average.
+void add_facts(const google::protobuf::RepeatedPtrField<proto::NodeRecord>& nodes,
+               TopWorker& worker) {
+  const Result<std::vector<DeviceId>> ids = parse_device_group(worker.device);
+  if (!ids.ok()) return;
+  double power = 0, utilization = 0;
+  size_t with_power = 0, with_utilization = 0;
   for (const proto::NodeRecord& node : nodes) {
-    if (node.name() != worker.node()) continue;
+    if (node.name() != worker.node) continue;
     for (const proto::DeviceRecord& device : node.devices()) {
-      if (device.device() == worker.device()) return &device.facts();
+      const proto::DeviceFacts& facts = device.facts();
+      if (std::ranges::none_of(*ids,
+                               [&](DeviceId id) { return to_string(id) == device.device(); })) {
+        continue;
+      }
+      power += facts.power_watts();
+      utilization += facts.utilization();
+      with_power += facts.has_power_watts() ? 1 : 0;
+      with_utilization += facts.has_utilization() ? 1 : 0;
     }
   }
-  return nullptr;
+  if (with_power == ids->size()) worker.power_watts = power;
+  if (with_utilization == ids->size()) {
+    worker.utilization = utilization / static_cast<double>(ids->size());
+  }
 }
 
 // What an actor did between two reports that are `seconds` apart.
@@ -56,7 +72,7 @@ TopWorker worker_between(const proto::WorkerState& of, const proto::ActorState& 
                          const proto::ActorState* before, double seconds) {
   TopWorker worker;
   worker.node = of.node();
-  worker.device = of.device();
+  worker.device = now.has_device() ? now.device() : of.device();
   worker.name = fmt::format(
       "{} {}", now.role() == proto::ActorMessage::TARGET ? "target" : "trainer", now.number());
   worker.state = of.state() == "ready" ? now.occupation() : of.state();
@@ -78,11 +94,9 @@ void add_workers(const Report& report, const Report* before,
   std::vector<std::pair<std::pair<int, int>, TopWorker>> workers;
   for (const proto::WorkerState& state : report.workers()) {
     top.worker_restarts += state.restarts();
-    const proto::DeviceFacts* facts = find_facts(nodes, state);
     for (const proto::ActorState& actor : state.actors()) {
       TopWorker worker = worker_between(state, actor, find_actor(before, state, actor), seconds);
-      if (facts && facts->has_power_watts()) worker.power_watts = facts->power_watts();
-      if (facts && facts->has_utilization()) worker.utilization = facts->utilization();
+      add_facts(nodes, worker);
       workers.push_back({{actor.role(), actor.number()}, std::move(worker)});
     }
   }

@@ -17,6 +17,10 @@ constexpr auto kLastWords = std::chrono::seconds(5);  // to read what a dead pro
 constexpr double kSayAgainSeconds = 60;
 constexpr double kEndSeconds = 20;  // that a process gets to end by itself
 
+bool overlap(const std::vector<DeviceId>& some, const std::vector<DeviceId>& others) {
+  return std::find_first_of(some.begin(), some.end(), others.begin(), others.end()) != some.end();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<NodeDaemon>> NodeDaemon::start(NodeOptions options, FileSystem& files,
@@ -63,6 +67,9 @@ Status NodeDaemon::start_child_locked(const proto::Endpoint& endpoint, proto::Fr
   const auto child = std::make_shared<Child>();
   child->endpoint = endpoint;
   child->worker = worker;
+  if (worker.has_device()) {
+    PERCHERON_ASSIGN_OR_RETURN(child->devices, parse_device_group(worker.device()));
+  }
   child->log = log;
   PERCHERON_ASSIGN_OR_RETURN(
       std::unique_ptr<FrameChannel> channel,
@@ -125,6 +132,7 @@ void NodeDaemon::end_child_locked(Child& child) {
 }
 
 void NodeDaemon::end_run_locked(const std::string& run, const std::string& supervisor_node) {
+  claims_.release_all(run, supervisor_node);
   bool others = false;  // of a successor
   for (const auto& [key, child] : children_) {
     if (child->endpoint.run() != run || child->endpoint.kind() != proto::Endpoint::WORKER) continue;
@@ -175,15 +183,16 @@ Status NodeDaemon::spawn_worker(const proto::StartWorker& worker) {
   PERCHERON_RETURN_IF_ERROR(heed_locked(worker));
   const proto::Endpoint endpoint =
       endpoint_of(options_.name, proto::Endpoint::WORKER, worker.run(), worker.device());
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<DeviceId> devices,
+                             parse_device_group(worker.device()));
+  const Status taken =
+      claims_.take(worker.run(), worker.supervisor_node(), device_names(devices), now());
+  if (!taken.ok()) return failed_precondition(options_.name + "/" + taken.message());
   for (const auto& [key, child] : children_) {
-    if (child->endpoint.device() != worker.device() || child->unwanted) continue;
-    if (child->endpoint.run() == worker.run()) {  // Its supervisor has given it up.
-      kill_locked(*child, "is replaced by another process");
-      end_child_locked(*child);
-      continue;
-    }
-    return failed_precondition(fmt::format("{}/{} belongs to run {}", options_.name,
-                                           worker.device(), child->endpoint.run()));
+    if (child->endpoint.run() != worker.run() || child->unwanted) continue;
+    if (!overlap(child->devices, devices)) continue;
+    kill_locked(*child, "is replaced by another process");  // Its supervisor has given it up.
+    end_child_locked(*child);
   }
   proto::Frame first;
   *first.mutable_start_worker() = worker;
@@ -240,8 +249,10 @@ void NodeDaemon::take(const proto::Frame& frame) {
       *reply.mutable_to() = frame.from();
       *reply.mutable_from() =
           endpoint_of(options_.name, proto::Endpoint::WORKER, run, frame.spawn().worker().device());
-      reply.mutable_loaded()->set_attempt(frame.spawn().worker().attempt());
-      reply.mutable_loaded()->set_error(spawned.message());
+      // As if it had ended at once: it may be tried again.
+      reply.mutable_ended()->set_device(frame.spawn().worker().device());
+      reply.mutable_ended()->set_attempt(frame.spawn().worker().attempt());
+      reply.mutable_ended()->set_how(spawned.message());
       return route(std::move(reply));
     }
     case proto::Frame::kEndRun: {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "actors/node/device_book.h"
+#include "actors/node/device_claims.h"
 #include "actors/node/feature_regions.h"
 #include "actors/node/linked_process.h"
 #include "actors/node/process_logs.h"
@@ -118,7 +119,8 @@ class NodeDaemon {
   /// A process of a run.
   struct Child {
     proto::Endpoint endpoint;
-    proto::StartWorker worker;  // of a worker
+    proto::StartWorker worker;      // of a worker
+    std::vector<DeviceId> devices;  // likewise
     std::string log;
     std::unique_ptr<FrameLink> link;
     std::unique_ptr<LinkedProcess> process;
@@ -178,6 +180,8 @@ class NodeDaemon {
   void start_queued_locked();
   void take_report_locked(const std::string& run, const proto::RunReport& report);
   std::set<std::string> devices_locked(const proto::RunRecord& record);
+  std::map<std::string, std::string> device_owners_locked();
+  std::map<std::string, std::string> taken_devices_locked();
 
   // Of operators, in node_operator.cc.
   Result<std::string> submit(const proto::SubmitRun& submit);
@@ -207,6 +211,15 @@ class NodeDaemon {
                proto::ControlReply& reply);
   Status scale_idle_run_locked(proto::RunRecord& record, const PlacementChange& change);
   Status check_change(const std::string& run, const PlacementChange& change);
+  /// Its answer, or the one of its record where it has no supervisor.
+  Status ask_for_change(const proto::OrderScale& order, const PlacementChange& change,
+                        std::chrono::milliseconds timeout, proto::ControlReply& reply);
+  /// Keeps others off what an order adds until release_reserved(); all or nothing.
+  Status reserve(const std::string& run, const PlacementChange& change);
+  void release_reserved(const std::string& run, const PlacementChange& change);
+  /// On another node, or this one.
+  Status reserve_on(const std::string& node, const proto::ReserveDevices& order);
+  Status reserve_here(const proto::ReserveDevices& order);
   /// The run that has a device, by "node/cpu:0", as far as this node knows.
   std::map<std::string, std::string> owners_in_cluster();
   void take_placement_locked(const std::string& run, const proto::RunPlacement& placement);
@@ -279,7 +292,8 @@ class NodeDaemon {
   std::condition_variable changed_;
   RunBook book_;
   RunCleanup cleanup_;
-  std::map<std::string, ChildPtr> children_;             // by key_of() their endpoint
+  std::map<std::string, ChildPtr> children_;  // by key_of() their endpoint
+  DeviceClaims claims_;
   std::vector<ChildPtr> gone_;                           // to be destroyed by tick()
   SilenceWatch silence_;                                 // of children_, by process number
   SuccessorWatch succession_;                            // of tick() alone

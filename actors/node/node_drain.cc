@@ -25,20 +25,24 @@ std::string drained_text(const std::string& node) { return "node " + node + " is
 /// All that a run has on a node, to be taken out.
 PlacementChange everything_on(const std::string& node, const ClusterPlacement& placement) {
   PlacementChange change;
-  for (const auto& [placed, roles] : placement.workers()) {
-    if (placed.node != node) continue;
-    if (!roles.targets.empty()) change.remove_targets.push_back(placed);
-    if (!roles.trainers.empty()) change.remove_trainers.push_back(placed);
-  }
+  const auto add_new = [&node](const std::vector<PlacedDevices>& from,
+                               std::vector<PlacedDevices>& to) {
+    for (const PlacedDevices& placed : from) {
+      const bool known = std::ranges::find(to, placed) != to.end();
+      if (placed.node == node && !known) to.push_back(placed);
+    }
+  };
+  add_new(placement.targets, change.remove_targets);
+  add_new(placement.trainers, change.remove_trainers);
   return change;
 }
 
 proto::ScaleRun order_of(const PlacementChange& change) {
   proto::ScaleRun order;
-  for (const PlacedDevice& placed : change.remove_targets) {
+  for (const PlacedDevices& placed : change.remove_targets) {
     order.add_remove_targets(placed.text());
   }
-  for (const PlacedDevice& placed : change.remove_trainers) {
+  for (const PlacedDevices& placed : change.remove_trainers) {
     order.add_remove_trainers(placed.text());
   }
   return order;

@@ -71,6 +71,7 @@ void NodeDaemon::node_lost(const std::string& node) {
       frames.push_back(std::move(frame));
     }
     // The supervisor of these is on the lost node: it starts new ones when it is back.
+    claims_.node_lost(node);
     for (const auto& [key, child] : children_) {
       if (child->endpoint.kind() == proto::Endpoint::WORKER &&
           child->worker.supervisor_node() == node) {

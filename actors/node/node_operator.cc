@@ -30,6 +30,19 @@ std::string default_name(const proto::Run& run) {
   return directory.substr(directory.rfind('/') + 1);
 }
 
+// The process of this node that has a device: that of a target on several.
+std::string process_with(const std::string& device, const std::string& node,
+                         const proto::RunReport& report) {
+  const Result<DeviceId> wanted = parse_device_id(device);
+  if (!wanted.ok()) return device;
+  for (const proto::WorkerState& worker : report.workers()) {
+    const Result<std::vector<DeviceId>> devices = parse_device_group(worker.device());
+    if (worker.node() != node || !devices.ok()) continue;
+    if (std::ranges::find(*devices, *wanted) != devices->end()) return worker.device();
+  }
+  return device;
+}
+
 }  // namespace
 
 void add_device(const proto::DeviceState& device, proto::NodeRecord& record) {
@@ -169,6 +182,7 @@ proto::ControlReply NodeDaemon::answer_here(const proto::ControlRequest& request
       status = left.status();
       break;
     }
+    case proto::ControlRequest::kReserve: status = reserve_here(request.reserve()); break;
     case proto::ControlRequest::kAdopt: status = adopt(request.adopt().record()); break;
     case proto::ControlRequest::kLog: status = read_log(request.log(), reply); break;
     case proto::ControlRequest::BODY_NOT_SET: status = invalid_argument("an empty request");
@@ -344,10 +358,6 @@ Result<std::optional<proto::RunOrderReply>> NodeDaemon::ask_supervisor(
 }
 
 Status NodeDaemon::read_log(const proto::ReadLog& read, proto::ControlReply& reply) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!book_.find(read.run())) return not_found("there is no run " + read.run());
-  }
   std::string process = read.device().empty() ? "supervisor" : read.device();
   if (const size_t slash = process.find('/'); slash != std::string::npos) {
     if (process.substr(0, slash) != options_.name) {
@@ -355,6 +365,12 @@ Status NodeDaemon::read_log(const proto::ReadLog& read, proto::ControlReply& rep
                        "): ask the node whose it is");
     }
     process.erase(0, slash + 1);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    const proto::RunRecord* const record = book_.find(read.run());
+    if (!record) return not_found("there is no run " + read.run());
+    process = process_with(process, options_.name, record->report());
   }
   PERCHERON_ASSIGN_OR_RETURN(const LogPart part, logs_.read(logs_.path_of(read.run(), process),
                                                             read.offset(), kLogBytesMax));

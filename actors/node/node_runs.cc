@@ -136,33 +136,60 @@ std::set<std::string> NodeDaemon::devices_locked(const proto::RunRecord& record)
   std::set<std::string> devices;
   const Result<ClusterPlacement> placement = read_placement(record.config(), record.node());
   if (!placement.ok()) return devices;
-  for (const auto& [placed, roles] : placement->workers()) devices.insert(placed.text());
+  for (const auto& [placed, roles] : placement->workers()) {
+    for (std::string& device : placed.device_texts()) devices.insert(std::move(device));
+  }
   return devices;
 }
 
 std::map<std::string, std::string> NodeDaemon::device_owners() {
   const std::lock_guard lock(mutex_);
-  std::map<std::string, std::string> owners;
-  for (const auto& [key, child] : children_) {
-    if (child->endpoint.kind() == proto::Endpoint::WORKER) {
-      owners[child->endpoint.device()] = child->endpoint.run();
-    }
+  return device_owners_locked();
+}
+
+std::map<std::string, std::string> NodeDaemon::device_owners_locked() {
+  std::map<std::string, std::string> owners = claims_.owners(now());
+  for (const auto& [key, child] : children_) {  // Also those that are ending.
+    for (const DeviceId id : child->devices) owners.emplace(to_string(id), child->endpoint.run());
   }
   return owners;
 }
 
-// Runs wait until the devices that they name are free, the oldest first.
-void NodeDaemon::start_queued_locked() {
+// What runs have now, "node/cpu:0", as far as this node knows.
+std::map<std::string, std::string> NodeDaemon::taken_devices_locked() {
   std::map<std::string, std::string> taken;
+  const auto is_queued = [this](const std::string& run) {
+    const proto::RunRecord* const record = book_.find(run);
+    return record && record->report().state() == proto::RunReport::QUEUED;
+  };
   for (proto::RunRecord* record : book_.all()) {
     const proto::RunReport::State state = record->report().state();
-    if (run_is_over(state) || record->released() || state == proto::RunReport::QUEUED) continue;
+    if (run_is_over(state) || record->released() || is_queued(record->id())) continue;
     for (const std::string& device : devices_locked(*record)) taken[device] = record->id();
   }
-  for (const auto& [key, child] : children_) {
-    if (child->endpoint.kind() != proto::Endpoint::WORKER) continue;
-    taken.emplace(options_.name + "/" + child->endpoint.device(), child->endpoint.run());
+  for (const auto& [device, run] : device_owners_locked()) {
+    taken.emplace(options_.name + "/" + device, run);
   }
+  for (const proto::NodeRecord& node :
+       peers() ? peers()->nodes() : std::vector<proto::NodeRecord>()) {
+    if (!node.reachable()) continue;
+    for (const proto::DeviceRecord& device : node.devices()) {
+      // What it says of a run of this node that waits is of a moment ago.
+      if (device.run().empty() || is_queued(device.run())) continue;
+      taken.emplace(node.name() + "/" + device.device(), device.run());
+    }
+  }
+  return taken;
+}
+
+// Runs wait until the devices that they name are free, the oldest first.
+void NodeDaemon::start_queued_locked() {
+  if (std::ranges::none_of(book_.all(), [](const proto::RunRecord* record) {
+        return record->report().state() == proto::RunReport::QUEUED;
+      })) {
+    return;
+  }
+  std::map<std::string, std::string> taken = taken_devices_locked();
   const std::set<std::string> drained = drained_nodes();
   for (proto::RunRecord* record : book_.all()) {
     if (record->report().state() != proto::RunReport::QUEUED) continue;

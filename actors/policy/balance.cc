@@ -38,10 +38,11 @@ RoleSplit split_now(const BalanceMeasure& measure) {
 std::optional<RoleSplit> best_split(const BalanceMeasure& measure) {
   if (!seen(measure)) return std::nullopt;
   const Rates rates = rates_of(measure);
-  const int devices = measure.targets + measure.trainers;
+  const int size = measure.devices_per_target;
+  const int devices = measure.targets * size + measure.trainers;
   RoleSplit best = split_now(measure);
-  for (int targets = 1; targets < devices; ++targets) {
-    const RoleSplit split = split_of(targets, devices - targets, rates);
+  for (int targets = 1; targets * size < devices; ++targets) {
+    const RoleSplit split = split_of(targets, devices - targets * size, rates);
     const bool nearer =
         std::abs(targets - measure.targets) < std::abs(best.targets - measure.targets);
     if (split.samples_per_second > best.samples_per_second ||
@@ -70,7 +71,8 @@ std::optional<RoleSplit> BalancePolicy::consider(const BalanceMeasure& measure, 
   direction_ = direction;
   if (times_ < kTimes) return std::nullopt;
   times_ = 0;
-  return split_of(measure.targets + direction, measure.trainers - direction, rates_of(measure));
+  return split_of(measure.targets + direction,
+                  measure.trainers - direction * measure.devices_per_target, rates_of(measure));
 }
 
 }  // namespace percheron

@@ -11,6 +11,7 @@ struct BalanceMeasure {
   double capture_samples_per_second = 0, train_samples_per_second = 0;
   double captured_share =
       1;  // of the trained samples; the others come from the cache or from files
+  int devices_per_target = 1;  // a trainer has one
 };
 
 /// A number of targets and trainers of as many devices as there are now.
@@ -23,14 +24,15 @@ struct RoleSplit {
 
 /// What the measure says of the split that there is: the slower side decides.
 RoleSplit split_now(const BalanceMeasure& measure);
-/// The split of the same devices with the highest throughput, where a device that changes its role
-/// is as fast as the average of those that have it; the one nearest to that of now among equals.
+/// The split of the same devices with the highest throughput, where whoever changes its role is as
+/// fast as the average of those that have it, and a target becomes as many trainers as it has
+/// devices; the one nearest to that of now among equals.
 /// None where a side has not been seen.
 std::optional<RoleSplit> best_split(const BalanceMeasure& measure);
 
-/// Decides when a device shall change its role: one at a time, towards the best split, when that
-/// promises kGainMin more in kTimes measures in succession, and not before the last change has
-/// settled. So a run whose rates waver is left alone.
+/// Decides when a device, or a target with all its devices, shall change its role: one at a time,
+/// towards the best split, when that promises kGainMin more in kTimes measures in succession, and
+/// not before the last change has settled. So a run whose rates waver is left alone.
 class BalancePolicy {
  public:
   static constexpr double kGainMin = 0.15;
@@ -39,8 +41,8 @@ class BalancePolicy {
   /// `settle_seconds`: after a change of the workers, until measures count again.
   explicit BalancePolicy(double settle_seconds) : settle_seconds_(settle_seconds) {}
 
-  /// The split with one device moved that the run shall have now; none = leave it. `now`: seconds
-  /// of any monotonic clock.
+  /// The split with one target more or less that the run shall have now; none = leave it. `now`:
+  /// seconds of any monotonic clock.
   std::optional<RoleSplit> consider(const BalanceMeasure& measure, double now);
 
  private:

@@ -1,10 +1,13 @@
 #include "actors/service/balancer.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,13 +16,34 @@
 namespace percheron {
 namespace {
 
-// The last of `from` that is not in `others` too: what has both roles can't be moved.
-std::optional<PlacedDevice> last_of(const std::vector<PlacedDevice>& from,
-                                    const std::vector<PlacedDevice>& others) {
-  const auto found = std::find_if(from.rbegin(), from.rend(), [&](const PlacedDevice& placed) {
-    return std::find(others.begin(), others.end(), placed) == others.end();
+bool overlaps(const std::vector<PlacedDevices>& places, const PlacedDevices& placed) {
+  return std::ranges::any_of(places, [&](const auto& other) { return other.overlaps(placed); });
+}
+
+// The devices of the last target that has them to itself: what has both roles can't be moved.
+std::vector<PlacedDevices> movable_target(const ClusterPlacement& placement) {
+  const std::vector<PlacedDevices>& targets = placement.targets;
+  const auto found = std::find_if(targets.rbegin(), targets.rend(), [&](const auto& placed) {
+    return !overlaps(placement.trainers, placed);
   });
-  return found == from.rend() ? std::nullopt : std::optional(*found);
+  return found == targets.rend() ? std::vector<PlacedDevices>() : std::vector{*found};
+}
+
+// The last trainers whose devices can hold a target together; empty where there are none.
+std::vector<PlacedDevices> movable_trainers(const ClusterPlacement& placement, size_t count) {
+  std::map<std::pair<std::string, DeviceKind>, std::vector<PlacedDevices>> alike;
+  for (auto placed = placement.trainers.rbegin(); placed != placement.trainers.rend(); ++placed) {
+    if (overlaps(placement.targets, *placed)) continue;
+    std::vector<PlacedDevices>& some = alike[{placed->node, placed->devices.front().kind}];
+    if (overlaps(some, *placed)) return {};  // several trainers of one device
+    some.insert(some.begin(), *placed);
+    if (some.size() == count) return some;
+  }
+  return {};
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  return fmt::format("{}", fmt::join(texts, ","));
 }
 
 }  // namespace
@@ -64,6 +88,7 @@ BalanceMeasure Balancer::measure(const RunActivitySnapshot& snapshot) {
   BalanceMeasure measure;
   measure.targets = snapshot.targets_here;
   measure.trainers = snapshot.trainers_here;
+  measure.devices_per_target = static_cast<int>(run_.placement().tensor_parallel());
   measure.capture_samples_per_second = snapshot.capture_samples_per_second;
   measure.train_samples_per_second = snapshot.train_samples_per_second;
   if (trained > 0) {
@@ -93,28 +118,36 @@ void Balancer::tick() {
 void Balancer::propose(const ClusterPlacement& placement, const RoleSplit& now,
                        const RoleSplit& then) {
   const bool to_trainer = then.targets < now.targets;
-  const std::optional<PlacedDevice> device = to_trainer
-                                                 ? last_of(placement.targets, placement.trainers)
-                                                 : last_of(placement.trainers, placement.targets);
-  if (!device) return;
+  const std::vector<PlacedDevices> moved =
+      to_trainer
+          ? movable_target(placement)
+          : movable_trainers(placement, static_cast<size_t>(run_.placement().tensor_parallel()));
+  if (moved.empty()) return;
+  const std::vector<std::string> devices = device_texts(moved);
   proto::ScaleRun order;
-  (to_trainer ? order.mutable_remove_targets() : order.mutable_remove_trainers())
-      ->Add(device->text());
-  (to_trainer ? order.mutable_add_trainers() : order.mutable_add_targets())->Add(device->text());
+  for (const std::string& device : devices) {
+    (to_trainer ? order.mutable_remove_targets() : order.mutable_remove_trainers())
+        ->Add(std::string(device));
+    (to_trainer ? order.mutable_add_trainers() : order.mutable_add_targets())
+        ->Add(std::string(device));
+  }
   std::string sentence = fmt::format(
       "{} targets and {} trainers can do {:.1f} samples/s, {} and {} could do {:.1f}", now.targets,
       now.trainers, now.samples_per_second, then.targets, then.trainers, then.samples_per_second);
-  const Result<PlacementChange> change = read_change(order, device->node);
+  const Result<PlacementChange> change = read_change(order, moved.front().node, run_);
   const Result<ClusterPlacement> next =
       change.ok() ? change_placement(placement, *change, run_) : change.status();
   const bool moves = next.ok() && run_.placement().auto_balance();
   if (!next.ok()) {
     sentence += ", but " + next.status().message();
   } else if (moves) {
-    sentence += fmt::format(": {} becomes a {}", device->text(), to_trainer ? "trainer" : "target");
+    const bool one = devices.size() == 1;
+    sentence +=
+        fmt::format(": {} {} {}", fmt::join(devices, ", "), one ? "becomes a" : "become",
+                    to_trainer ? (one ? "trainer" : "trainers") : (one ? "target" : "a target"));
   } else {
     sentence += fmt::format(": percheron scale {0} --targets {1}{3} --trainers {2}{3}", name_,
-                            to_trainer ? '-' : '+', to_trainer ? '+' : '-', device->text());
+                            to_trainer ? '-' : '+', to_trainer ? '+' : '-', joined(devices));
   }
   if (moves || std::exchange(said_, fmt::format("{}/{}", then.targets, then.trainers)) !=
                    fmt::format("{}/{}", then.targets, then.trainers)) {

@@ -9,15 +9,15 @@
 namespace percheron {
 namespace {
 
-using Places = std::vector<PlacedDevice>;
+using Places = std::vector<PlacedDevices>;
 
-bool contains(const Places& places, const PlacedDevice& placed) {
+bool contains(const Places& places, const PlacedDevices& placed) {
   return std::find(places.begin(), places.end(), placed) != places.end();
 }
 
 std::string names(const Places& places) {
   std::vector<std::string> texts;
-  for (const PlacedDevice& placed : places) texts.push_back(placed.text());
+  for (const PlacedDevices& placed : places) texts.push_back(placed.text());
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
@@ -33,7 +33,7 @@ struct Side {
   }
   Result<Places> after() const {
     Places next = now;
-    for (const PlacedDevice& placed : removed) {
+    for (const PlacedDevices& placed : removed) {
       if (contains(added, placed)) {
         return failed_precondition(
             fmt::format("{} is to be added and removed as a {}", placed.text(), role));
@@ -43,7 +43,7 @@ struct Side {
             fmt::format("{} is no {} of the run: it has {}", placed.text(), role, names(now)));
       }
     }
-    for (const PlacedDevice& placed : added) {
+    for (const PlacedDevices& placed : added) {
       if (contains(next, placed)) {
         return failed_precondition(
             fmt::format("{} is a {} of the run already", placed.text(), role));
@@ -70,26 +70,21 @@ Status check_fixed(const ClusterPlacement& now, const ClusterPlacement& next,
       "trainers: they can't be changed");
 }
 
-Result<Places> read_list(const char* key,
-                         const google::protobuf::RepeatedPtrField<std::string>& entries,
-                         const std::string& own_node) {
-  Places places;
-  if (entries.empty()) return places;
-  return read_devices(key, {entries.begin(), entries.end()}, own_node);
-}
-
 }  // namespace
 
-Result<PlacementChange> read_change(const proto::ScaleRun& order, const std::string& own_node) {
+Result<PlacementChange> read_change(const proto::ScaleRun& order, const std::string& own_node,
+                                    const proto::Run& run) {
+  const auto size = static_cast<size_t>(run.placement().tensor_parallel());
   PlacementChange change;
-  const std::tuple<Places*, const char*, const google::protobuf::RepeatedPtrField<std::string>*>
-      lists[] = {{&change.add_targets, "targets", &order.add_targets()},
-                 {&change.remove_targets, "targets", &order.remove_targets()},
-                 {&change.add_trainers, "trainers", &order.add_trainers()},
-                 {&change.remove_trainers, "trainers", &order.remove_trainers()}};
-  for (const auto& [places, key, entries] : lists) {
-    PERCHERON_ASSIGN_OR_RETURN(*places, read_list(key, *entries, own_node));
-  }
+  const auto read = [&](const char* key,
+                        const google::protobuf::RepeatedPtrField<std::string>& entries,
+                        size_t devices) {
+    return read_devices(key, {entries.begin(), entries.end()}, own_node, devices);
+  };
+  PERCHERON_ASSIGN_OR_RETURN(change.add_targets, read("targets", order.add_targets(), size));
+  PERCHERON_ASSIGN_OR_RETURN(change.remove_targets, read("targets", order.remove_targets(), size));
+  PERCHERON_ASSIGN_OR_RETURN(change.add_trainers, read("trainers", order.add_trainers(), 1));
+  PERCHERON_ASSIGN_OR_RETURN(change.remove_trainers, read("trainers", order.remove_trainers(), 1));
   return change;
 }
 
@@ -101,9 +96,20 @@ Result<ClusterPlacement> change_placement(const ClusterPlacement& now,
   ClusterPlacement next;
   PERCHERON_ASSIGN_OR_RETURN(next.targets, targets.after());
   PERCHERON_ASSIGN_OR_RETURN(next.trainers, trainers.after());
+  if (const Status groups = check_groups(next.targets); !groups.ok()) {
+    return failed_precondition(groups.message());
+  }
   PERCHERON_RETURN_IF_ERROR(check_trainer_nodes(run, next));
   PERCHERON_RETURN_IF_ERROR(check_fixed(now, next, run));
   return next;
+}
+
+std::vector<std::string> device_texts(const std::vector<PlacedDevices>& placed) {
+  std::vector<std::string> texts;
+  for (const PlacedDevices& devices : placed) {
+    for (std::string& text : devices.device_texts()) texts.push_back(std::move(text));
+  }
+  return texts;
 }
 
 void set_placement(const ClusterPlacement& placement, proto::Run& run) {
@@ -111,26 +117,28 @@ void set_placement(const ClusterPlacement& placement, proto::Run& run) {
   written.clear_targets();
   written.clear_trainers();
   written.clear_devices();
-  for (const PlacedDevice& placed : placement.targets) written.add_targets(placed.text());
-  for (const PlacedDevice& placed : placement.trainers) written.add_trainers(placed.text());
+  for (std::string& text : device_texts(placement.targets)) written.add_targets(std::move(text));
+  for (std::string& text : device_texts(placement.trainers)) written.add_trainers(std::move(text));
 }
 
 // --- numbers -------------------------------------------------------------------------------------
 
 WorkerPlaces::WorkerPlaces(const ClusterPlacement& placement) {
   for (const std::string& node : placement.nodes()) know(node);
-  for (const PlacedDevice& placed : placement.targets) targets_[next_target_++] = placed;
-  for (const PlacedDevice& placed : placement.trainers) trainers_[next_trainer_++] = placed;
+  add(placement.workers());
 }
 
 void WorkerPlaces::know(const std::string& node) {
   if (node_number(node) < 0) nodes_.push_back(node);
 }
 
-std::optional<PlacedDevice> WorkerPlaces::place_of(WorkerKind kind, int number) const {
-  const Numbers& numbers = kind == WorkerKind::kTarget ? targets_ : trainers_;
-  const auto known = numbers.find(number);
-  return known == numbers.end() ? std::nullopt : std::optional(known->second);
+std::optional<PlacedDevices> WorkerPlaces::place_of(WorkerKind kind, int number) const {
+  if (kind == WorkerKind::kTarget) {
+    const auto known = targets_.find(number);
+    return known == targets_.end() ? std::nullopt : std::optional(known->second);
+  }
+  const auto known = trainers_.find(number);
+  return known == trainers_.end() ? std::nullopt : std::optional(known->second.process);
 }
 
 int WorkerPlaces::node_number(const std::string& node) const {
@@ -141,61 +149,101 @@ int WorkerPlaces::node_number(const std::string& node) const {
 ClusterPlacement WorkerPlaces::placement() const {
   ClusterPlacement placement;
   for (const auto& [number, placed] : targets_) placement.targets.push_back(placed);
-  for (const auto& [number, placed] : trainers_) placement.trainers.push_back(placed);
+  for (const auto& [number, seat] : trainers_) {
+    placement.trainers.push_back({seat.process.node, {seat.device}});
+  }
   return placement;
 }
 
+WorkerPlaces::Devices WorkerPlaces::workers() const {
+  Devices workers;
+  for (const auto& [number, placed] : targets_) workers[placed].targets.push_back(number);
+  for (const auto& [number, seat] : trainers_) {
+    workers[seat.process].trainers[number] = seat.device;
+  }
+  return workers;
+}
+
+namespace {
+
+bool trains_on(const ClusterPlacement::Roles& roles, DeviceId id) {
+  return std::ranges::any_of(roles.trainers, [&](const auto& entry) { return entry.second == id; });
+}
+
+// Whether a process has all roles that are wanted of it.
+bool covers(const ClusterPlacement::Roles& now, const ClusterPlacement::Roles& wanted) {
+  return (wanted.targets.empty() || !now.targets.empty()) &&
+         std::ranges::all_of(wanted.trainers,
+                             [&](const auto& entry) { return trains_on(now, entry.second); });
+}
+
+// What a process that stays loses.
+ClusterPlacement::Roles lost_roles(const ClusterPlacement::Roles& now,
+                                   const ClusterPlacement::Roles& wanted) {
+  ClusterPlacement::Roles lost;
+  if (wanted.targets.empty()) lost.targets = now.targets;
+  for (const auto& [number, device] : now.trainers) {
+    if (!trains_on(wanted, device)) lost.trainers[number] = device;
+  }
+  return lost;
+}
+
+bool overlaps(const WorkerPlaces::Devices& processes, const PlacedDevices& placed) {
+  return std::ranges::any_of(processes,
+                             [&](const auto& entry) { return entry.first.overlaps(placed); });
+}
+
+size_t count_targets(const WorkerPlaces::Devices& processes) {
+  size_t count = 0;
+  for (const auto& [placed, roles] : processes) count += roles.targets.size();
+  return count;
+}
+
+size_t count_trainers(const WorkerPlaces::Devices& processes) {
+  size_t count = 0;
+  for (const auto& [placed, roles] : processes) count += roles.trainers.size();
+  return count;
+}
+
+}  // namespace
+
 Result<WorkerPlaces::Plan> WorkerPlaces::plan(const ClusterPlacement& next) const {
-  Devices now;  // what each device does
-  for (const auto& [number, placed] : targets_) now[placed].targets.push_back(number);
-  for (const auto& [number, placed] : trainers_) now[placed].trainers.push_back(number);
+  const Devices now = workers(), wanted = next.workers();
   Plan plan;
-  std::set<PlacedDevice> again;  // take on a role beside, or instead of, what they have
-  const auto compare = [&](const Places& wanted, std::vector<int> Roles::*role) {
-    for (const PlacedDevice& placed : wanted) {
-      const auto known = now.find(placed);
-      if (known != now.end() && (known->second.*role).empty()) again.insert(placed);
-    }
-  };
-  compare(next.targets, &Roles::targets);
-  compare(next.trainers, &Roles::trainers);
   for (const auto& [placed, roles] : now) {
-    const bool target = contains(next.targets, placed), trainer = contains(next.trainers, placed);
-    const bool anew = again.count(placed) != 0;
-    if (!roles.targets.empty() && (anew || !target)) plan.retired[placed].targets = roles.targets;
-    if (!roles.trainers.empty() && (anew || !trainer)) {
-      plan.retired[placed].trainers = roles.trainers;
+    const auto then = wanted.find(placed);
+    if (then != wanted.end() && covers(roles, then->second)) {
+      const Roles lost = lost_roles(roles, then->second);
+      if (!lost.empty()) plan.retired[placed] = lost;
+    } else {
+      plan.retired[placed] = roles;
+      plan.ended.insert(placed);
     }
-    if (anew || (!target && !trainer)) plan.ended.insert(placed);
   }
   int target = next_target_, trainer = next_trainer_;
-  const auto number = [&](bool moved) {
-    Devices& devices = moved ? plan.moved : plan.fresh;
-    const auto is_new = [&](const PlacedDevice& placed) {
-      return moved ? again.count(placed) != 0 : now.count(placed) == 0;
-    };
-    for (const PlacedDevice& placed : next.targets) {
-      if (is_new(placed)) devices[placed].targets.push_back(target++);
+  const auto begin = [&](Devices& begun, const auto& is_meant) {
+    for (const PlacedDevices& placed : next.targets) {
+      if (is_meant(placed)) begun[placed].targets.push_back(target++);
     }
-    for (const PlacedDevice& placed : next.trainers) {
-      if (is_new(placed)) devices[placed].trainers.push_back(trainer++);
+    for (const PlacedDevices& placed : next.trainers) {
+      const PlacedDevices& process = next.process_of(placed);
+      if (is_meant(process)) begun[process].trainers[trainer++] = placed.devices.front();
     }
   };
-  number(false);
-  number(true);
-  const auto stays = [&](const Numbers& numbers, std::vector<int> Roles::*role) {
-    size_t leaving = 0, coming = 0;
-    for (const auto& [placed, roles] : plan.retired) leaving += (roles.*role).size();
-    for (const auto& [placed, roles] : plan.fresh) coming += (roles.*role).size();
-    return numbers.size() + coming > leaving;
-  };
-  for (const auto& [kind, there] : {std::pair("target", stays(targets_, &Roles::targets)),
-                                    std::pair("trainer", stays(trainers_, &Roles::trainers))}) {
-    if (there) continue;
+  begin(plan.fresh, [&](const PlacedDevices& placed) { return !overlaps(now, placed); });
+  begin(plan.moved, [&](const PlacedDevices& placed) {
+    const bool stays = now.count(placed) != 0 && plan.ended.count(placed) == 0;
+    return !stays && overlaps(now, placed);
+  });
+  const std::pair<const char*, bool> there[] = {
+      {"target", targets_.size() + count_targets(plan.fresh) > count_targets(plan.retired)},
+      {"trainer", trainers_.size() + count_trainers(plan.fresh) > count_trainers(plan.retired)}};
+  for (const auto& [kind, stays] : there) {
+    if (stays || plan.moved.empty()) continue;
     return failed_precondition(
         fmt::format("no {} would be there while {} changes its role: add one on another device "
                     "first, or pause the run with --release-devices",
-                    kind, again.begin()->text()));
+                    kind, plan.moved.begin()->first.text()));
   }
   return plan;
 }
@@ -203,11 +251,13 @@ Result<WorkerPlaces::Plan> WorkerPlaces::plan(const ClusterPlacement& next) cons
 void WorkerPlaces::add(const Devices& devices) {
   for (const auto& [placed, roles] : devices) {
     know(placed.node);
-    for (int number : roles.targets) targets_[number] = placed;
-    for (int number : roles.trainers) trainers_[number] = placed;
-    if (!roles.targets.empty()) next_target_ = std::max(next_target_, roles.targets.back() + 1);
-    if (!roles.trainers.empty()) {
-      next_trainer_ = std::max(next_trainer_, roles.trainers.back() + 1);
+    for (int number : roles.targets) {
+      targets_[number] = placed;
+      next_target_ = std::max(next_target_, number + 1);
+    }
+    for (const auto& [number, device] : roles.trainers) {
+      trainers_[number] = {placed, device};
+      next_trainer_ = std::max(next_trainer_, number + 1);
     }
   }
 }
@@ -215,7 +265,7 @@ void WorkerPlaces::add(const Devices& devices) {
 void WorkerPlaces::retire(const Devices& devices) {
   for (const auto& [placed, roles] : devices) {
     for (int number : roles.targets) targets_.erase(number);
-    for (int number : roles.trainers) trainers_.erase(number);
+    for (const auto& [number, device] : roles.trainers) trainers_.erase(number);
   }
 }
 

@@ -15,12 +15,13 @@ namespace percheron {
 
 /// Devices that a run's targets and trainers get or lose.
 struct PlacementChange {
-  std::vector<PlacedDevice> add_targets, remove_targets, add_trainers, remove_trainers;
+  std::vector<PlacedDevices> add_targets, remove_targets, add_trainers, remove_trainers;
 };
 
-/// Reads what an operator wants; "cpu:0" is a device of `own_node`. kInvalidArgument names the
-/// value.
-Result<PlacementChange> read_change(const proto::ScaleRun& order, const std::string& own_node);
+/// Reads what an operator wants; "cpu:0" is a device of `own_node`, and targets are whole ones, on
+/// placement.tensor_parallel devices of `run`. kInvalidArgument names the value.
+Result<PlacementChange> read_change(const proto::ScaleRun& order, const std::string& own_node,
+                                    const proto::Run& run);
 
 /// The placement after a change; `now` where all of it is so already. kFailedPrecondition and one
 /// sentence where it can't be: a device that has the role already or has it not, no target or
@@ -28,6 +29,8 @@ Result<PlacementChange> read_change(const proto::ScaleRun& order, const std::str
 Result<ClusterPlacement> change_placement(const ClusterPlacement& now,
                                           const PlacementChange& change, const proto::Run& run);
 
+/// Each device by itself, with its node, as a configuration names them.
+std::vector<std::string> device_texts(const std::vector<PlacedDevices>& placed);
 /// `run` with this placement, each device with its node.
 void set_placement(const ClusterPlacement& placement, proto::Run& run);
 
@@ -36,16 +39,17 @@ void set_placement(const ClusterPlacement& placement, proto::Run& run);
 class WorkerPlaces {
  public:
   using Roles = ClusterPlacement::Roles;
-  using Devices = std::map<PlacedDevice, Roles>;
+  using Devices = std::map<PlacedDevices, Roles>;  // processes
 
   explicit WorkerPlaces(const ClusterPlacement& placement);
 
-  /// How a run comes to another placement. The process of a device has the same roles all its life.
+  /// How a run comes to another placement. A process has the same devices and roles all its life,
+  /// but for roles that it loses.
   struct Plan {
-    Devices fresh;    // have no process of the run: they are started before anybody leaves
+    Devices fresh;    // have no device of the run: they are started before anybody leaves
     Devices retired;  // these numbers leave
-    std::set<PlacedDevice> ended;  // no role is left here: their processes end
-    Devices moved;                 // of `ended`: begin anew in other roles after that
+    std::set<PlacedDevices> ended;  // their processes end
+    Devices moved;                  // begin anew, on devices of `ended`, after that
   };
   /// kFailedPrecondition where no target or no trainer would stay while devices change their roles.
   Result<Plan> plan(const ClusterPlacement& next) const;
@@ -58,15 +62,21 @@ class WorkerPlaces {
   ClusterPlacement placement() const;
   /// All nodes that have ever been in the run, in an order that stays.
   const std::vector<std::string>& nodes() const { return nodes_; }
-  /// Where a target or trainer is; none for one that is not there.
-  std::optional<PlacedDevice> place_of(WorkerKind kind, int number) const;
+  /// The process of a target or trainer; none for one that is not there.
+  std::optional<PlacedDevices> place_of(WorkerKind kind, int number) const;
   /// The number of a node, or -1.
   int node_number(const std::string& node) const;
 
  private:
-  using Numbers = std::map<int, PlacedDevice>;
+  struct Seat {
+    PlacedDevices process;
+    DeviceId device;
+  };
 
-  Numbers targets_, trainers_;
+  Devices workers() const;
+
+  std::map<int, PlacedDevices> targets_;
+  std::map<int, Seat> trainers_;
   int next_target_ = 0, next_trainer_ = 0;
   std::vector<std::string> nodes_;
 };

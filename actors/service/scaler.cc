@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ranges>
 #include <utility>
 
 #include "base/log.h"
@@ -14,9 +15,9 @@ namespace {
 
 constexpr auto kLookAgain = std::chrono::seconds(1);
 
-std::string list(const std::vector<PlacedDevice>& devices) {
+std::string list(const std::vector<PlacedDevices>& devices) {
   std::vector<std::string> texts;
-  for (const PlacedDevice& placed : devices) texts.push_back(placed.text());
+  for (const PlacedDevices& placed : devices) texts.push_back(placed.text());
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
@@ -78,7 +79,7 @@ std::vector<std::string> Scaler::nodes() const {
   return places_.nodes();
 }
 
-std::optional<PlacedDevice> Scaler::place_of(WorkerKind kind, int number) const {
+std::optional<PlacedDevices> Scaler::place_of(WorkerKind kind, int number) const {
   const std::lock_guard lock(mutex_);
   return places_.place_of(kind, number);
 }
@@ -113,7 +114,7 @@ void Scaler::work() {
 }
 
 Status Scaler::perform(const proto::ScaleRun& order) {
-  PERCHERON_ASSIGN_OR_RETURN(const PlacementChange change, read_change(order, own_node_));
+  PERCHERON_ASSIGN_OR_RETURN(const PlacementChange change, read_change(order, own_node_, run_));
   PERCHERON_ASSIGN_OR_RETURN(const ClusterPlacement next,
                              change_placement(placement(), change, run_));
   const ClusterPlacement now = placement();
@@ -143,7 +144,7 @@ Status Scaler::change_to(const ClusterPlacement& next) {
   if (!tried.ok()) {
     if (tried.code() == StatusCode::kCancelled) return tried;
     keep(placement());
-    return tried.with_context("the device is not in the run any more");
+    return tried.with_context("its devices are not in the run any more");
   }
   admit(plan.moved);
   return wait_for(plan.moved, {});
@@ -151,8 +152,8 @@ Status Scaler::change_to(const ClusterPlacement& next) {
 
 void Scaler::keep(const ClusterPlacement& placement) {
   proto::RunPlacement message;
-  for (const PlacedDevice& placed : placement.targets) message.add_targets(placed.text());
-  for (const PlacedDevice& placed : placement.trainers) message.add_trainers(placed.text());
+  for (std::string& text : device_texts(placement.targets)) message.add_targets(std::move(text));
+  for (std::string& text : device_texts(placement.trainers)) message.add_trainers(std::move(text));
   const std::vector<std::string> used = placement.nodes();
   for (const std::string& node : nodes()) {
     if (std::ranges::find(used, node) == used.end()) message.add_former_nodes(node);
@@ -161,20 +162,26 @@ void Scaler::keep(const ClusterPlacement& placement) {
 }
 
 void Scaler::admit(const WorkerPlaces::Devices& devices) {
+  struct Place {
+    const PlacedDevices* process;
+    PlacedDevices own;
+  };
   // Numbers grow one by one, whatever order devices stand in.
-  std::map<std::pair<WorkerKind, int>, PlacedDevice> numbers;
+  std::map<std::pair<WorkerKind, int>, Place> numbers;
   for (const auto& [placed, roles] : devices) {
-    for (int number : roles.targets) numbers[{WorkerKind::kTarget, number}] = placed;
-    for (int number : roles.trainers) numbers[{WorkerKind::kTrainer, number}] = placed;
+    for (int number : roles.targets) numbers[{WorkerKind::kTarget, number}] = {&placed, placed};
+    for (const auto& [number, device] : roles.trainers) {
+      numbers[{WorkerKind::kTrainer, number}] = {&placed, {placed.node, {device}}};
+    }
   }
   {
     const std::lock_guard lock(mutex_);
     places_.add(devices);
   }
-  for (const auto& [worker, placed] : numbers) {
+  for (const auto& [worker, place] : numbers) {
     const auto& [kind, number] = worker;
-    ways_.address(kind, number, placed);
-    control_.worker_added(kind, number, node_number(placed.node), placed.text());
+    ways_.address(kind, number, *place.process);
+    control_.worker_added(kind, number, node_number(place.own.node), place.own.text());
   }
   workers_.admit(devices);
 }
@@ -187,7 +194,9 @@ void Scaler::retire(const WorkerPlaces::Devices& devices) {
   workers_.retire(devices);
   for (const auto& [placed, roles] : devices) {
     for (int number : roles.targets) control_.worker_retired(WorkerKind::kTarget, number);
-    for (int number : roles.trainers) control_.worker_retired(WorkerKind::kTrainer, number);
+    for (const auto& [number, device] : roles.trainers) {
+      control_.worker_retired(WorkerKind::kTrainer, number);
+    }
   }
 }
 
@@ -203,7 +212,8 @@ Status Scaler::wait_for(const WorkerPlaces::Devices& working, const WorkerPlaces
         return [&, kind](int number) { return is_there(number, kind) == there; };
       };
       return std::ranges::all_of(entry.second.targets, so(WorkerKind::kTarget)) &&
-             std::ranges::all_of(entry.second.trainers, so(WorkerKind::kTrainer));
+             std::ranges::all_of(entry.second.trainers | std::views::keys,
+                                 so(WorkerKind::kTrainer));
     });
   };
   const auto is_so = [&] { return stopping_ || (all(working, true) && all(gone, false)); };

@@ -27,7 +27,7 @@ class Scaler {
     /// The run's placement from now on, for those who start it again.
     std::function<void(const proto::RunPlacement&)> keep;
     /// There is an actor of this number from now on, whose process is there.
-    std::function<void(WorkerKind, int number, const PlacedDevice&)> address;
+    std::function<void(WorkerKind, int number, const PlacedDevices&)> address;
   };
 
   /// `run` is its configuration; devices without a node are of `own_node`. References are borrowed.
@@ -46,7 +46,7 @@ class Scaler {
   ClusterPlacement placement() const;
   std::vector<std::string> nodes() const;
   /// Where a target or trainer of the run is; none for one that it has not, or no longer.
-  std::optional<PlacedDevice> place_of(WorkerKind kind, int number) const;
+  std::optional<PlacedDevices> place_of(WorkerKind kind, int number) const;
   /// -1 for a node that the run has never had.
   int node_number(const std::string& node) const;
 

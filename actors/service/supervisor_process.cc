@@ -16,6 +16,7 @@
 #include "actors/run_assembly.h"
 #include "actors/run_fingerprint.h"
 #include "actors/service/balancer.h"
+#include "actors/service/node_credits.h"
 #include "actors/service/order_book.h"
 #include "actors/service/remote_actors.h"
 #include "actors/service/run_owner.h"
@@ -23,77 +24,10 @@
 #include "actors/service/worker_set.h"
 #include "base/log.h"
 #include "data/transport/random_bytes.h"
+#include "model/target_shard.h"
 
 namespace percheron {
 namespace {
-
-// The features of a run are in the stores of daemons; this process says when they are freed.
-class ReleasedFeatures final : public FeatureExchange {
- public:
-  using Release = std::function<void(const PlannedStep&)>;
-  explicit ReleasedFeatures(Release release) : release_(std::move(release)) {}
-
-  Status publish(FeaturesPtr, Produced&) override {
-    return internal_error("a supervisor makes no features");
-  }
-  void fetch(const Ticket&, Done done) override {
-    done(internal_error("a supervisor uses no features"));
-  }
-  bool held_out_is_elsewhere() const override { return true; }
-  void step_freed(const PlannedStep& step) override { release_(step); }
-
- private:
-  const Release release_;
-};
-
-// A daemon keeps each micro-batch as a file of its own, and may have some thousands open.
-constexpr int64_t kMicroBatchesAhead = 4096;
-
-// Credits of the stores of several nodes. Held-out features are kept apart: their size was checked
-// at the start.
-class NodeCredits final : public CreditSource {
- public:
-  explicit NodeCredits(uint64_t bytes_max)
-      : bytes_max_(bytes_max), credits_({}, kMicroBatchesAhead) {}
-
-  std::shared_ptr<const GrantedBytes> granted() const { return granted_; }
-
-  bool try_grant(int node, const WorkUnit& unit, int64_t open_step) override {
-    know(node);
-    const bool granted =
-        unit.id.epoch == kHeldOutEpoch || credits_.try_grant(node, unit, open_step);
-    count();
-    return granted;
-  }
-  void release(MicroBatchId id) override {
-    credits_.release(id);
-    count();
-  }
-  void node_lost(int node) override {
-    know(node);
-    credits_.node_lost(node);
-    count();
-  }
-
- private:
-  // Nodes may come while the run goes on.
-  void know(int node) {
-    while (credits_.nodes() <= node) {
-      credits_.add_node(bytes_max_);
-      granted_->bytes_max = static_cast<uint64_t>(credits_.nodes()) * bytes_max_;
-    }
-  }
-  void count() {
-    uint64_t bytes = 0;
-    for (int node = 0; node < credits_.nodes(); ++node) bytes += credits_.in_use(node);
-    granted_->bytes = bytes;
-    granted_->peak = std::max<uint64_t>(granted_->peak, bytes);
-  }
-
-  const uint64_t bytes_max_;
-  Credits credits_;
-  const std::shared_ptr<GrantedBytes> granted_ = std::make_shared<GrantedBytes>();
-};
 
 class ServiceObserver final : public AnsweringObserver {
  public:
@@ -119,7 +53,7 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
         orders_(control_, [this](const proto::RunOrderReply& reply) { answer(reply); }),
         workers_(
             placement_, start_of_workers(),
-            {[this](const PlacedDevice& to, proto::Frame frame) { send(to, std::move(frame)); },
+            {[this](const PlacedDevices& to, proto::Frame frame) { send(to, std::move(frame)); },
              [this](const std::string& node, proto::Frame frame) {
                send_to_daemon(node, std::move(frame));
              }},
@@ -131,7 +65,7 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
                    *frame.mutable_placement() = placement;
                    send_to_daemon(order_.node(), std::move(frame));
                  },
-                 [this](WorkerKind kind, int number, const PlacedDevice& placed) {
+                 [this](WorkerKind kind, int number, const PlacedDevices& placed) {
                    start_remote(kind, number, placed);
                  }}),
         reader_([this] { read(); }),
@@ -151,8 +85,8 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
 
   const std::shared_ptr<const RunSetup>& setup() const override { return setup_; }
   bool measures_here() const override {
-    const PlacedDevice& first = placement_.targets.front();
-    const std::vector<PlacedDevice> now = scaler_.placement().targets;
+    const PlacedDevices& first = placement_.targets.front();
+    const std::vector<PlacedDevices> now = scaler_.placement().targets;
     return first.node == order_.node() && std::ranges::find(now, first) != now.end();
   }
   OrderBook& orders() override { return orders_; }
@@ -170,7 +104,7 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
   void read();
   void take(const proto::Frame& frame);
   void deliver_to_actors(const proto::ActorMessage& message);
-  void send(const PlacedDevice& to, proto::Frame frame);
+  void send(const PlacedDevices& to, proto::Frame frame);
   void send_to_daemon(const std::string& node, proto::Frame frame);
   proto::Endpoint self() const;
   void release(const PlannedStep& step);
@@ -178,7 +112,7 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
   Status own_output(FileSystem& files);
   void watch_owner();
   void fail(const std::string& who, const Status& status);
-  void start_remote(WorkerKind kind, int number, const PlacedDevice& placed);
+  void start_remote(WorkerKind kind, int number, const PlacedDevices& placed);
 
   FrameLink& daemon_;
   const proto::StartSupervisor order_;
@@ -223,12 +157,12 @@ void ServiceRunImpl::answer(const proto::RunOrderReply& reply) {
   send_to_daemon(order_.node(), std::move(frame));
 }
 
-void ServiceRunImpl::send(const PlacedDevice& to, proto::Frame frame) {
+void ServiceRunImpl::send(const PlacedDevices& to, proto::Frame frame) {
   proto::Endpoint& endpoint = *frame.mutable_to();
   endpoint.set_node(to.node);
   endpoint.set_kind(proto::Endpoint::WORKER);
   endpoint.set_run(order_.run());
-  endpoint.set_device(to_string(to.device));
+  endpoint.set_device(to.device_text());
   *frame.mutable_from() = self();
   daemon_.send(std::move(frame));
 }
@@ -284,9 +218,9 @@ void ServiceRunImpl::take(const proto::Frame& frame) {
     if (node >= 0) control_.node_lost(node);
     return;
   }
-  const Result<DeviceId> device = parse_device_id(name);
-  if (!device.ok()) return log_warning("a frame from an unknown device '{}'", name);
-  const PlacedDevice of{frame.from().node(), *device};
+  const Result<std::vector<DeviceId>> devices = parse_device_group(name);
+  if (!devices.ok()) return log_warning("a frame from an unknown device '{}'", name);
+  const PlacedDevices of{frame.from().node(), *devices};
   switch (frame.body_case()) {
     case proto::Frame::kEnded: return workers_.take(of, frame.ended());
     case proto::Frame::kLoaded: return workers_.take(of, frame.loaded());
@@ -418,12 +352,14 @@ void ServiceRunImpl::start(caf::actor_system& system, const std::shared_ptr<Peer
   }
   for (const auto& [placed, roles] : placement_.workers()) {
     for (int number : roles.targets) start_remote(WorkerKind::kTarget, number, placed);
-    for (int number : roles.trainers) start_remote(WorkerKind::kTrainer, number, placed);
+    for (const auto& [number, device] : roles.trainers) {
+      start_remote(WorkerKind::kTrainer, number, placed);
+    }
   }
   scaler_.begin();
 }
 
-void ServiceRunImpl::start_remote(WorkerKind kind, int number, const PlacedDevice& placed) {
+void ServiceRunImpl::start_remote(WorkerKind kind, int number, const PlacedDevices& placed) {
   const bool target = kind == WorkerKind::kTarget;
   const auto send_there = [this, placed](proto::ActorMessage message) {
     proto::Frame frame;
@@ -440,17 +376,16 @@ void ServiceRunImpl::start_remote(WorkerKind kind, int number, const PlacedDevic
 }
 
 void ServiceRunImpl::end_worker(WorkerKind kind, int number, const std::string& why) {
-  const std::optional<PlacedDevice> placed = scaler_.place_of(kind, number);
+  const std::optional<PlacedDevices> placed = scaler_.place_of(kind, number);
   if (!placed) return;  // It was taken out meanwhile.
-  for (const proto::WorkerState& state : workers_.states()) {
-    if (state.node() != placed->node || state.device() != to_string(placed->device)) continue;
-    proto::Frame frame;
-    proto::KillWorker& order = *frame.mutable_kill_worker();
-    order.set_device(state.device());
-    order.set_attempt(state.restarts());
-    order.set_why(why);
-    send_to_daemon(placed->node, std::move(frame));
-  }
+  const std::optional<int> attempt = workers_.attempt_of(*placed);
+  if (!attempt) return;
+  proto::Frame frame;
+  proto::KillWorker& order = *frame.mutable_kill_worker();
+  order.set_device(placed->device_text());
+  order.set_attempt(*attempt);
+  order.set_why(why);
+  send_to_daemon(placed->node, std::move(frame));
 }
 
 void ServiceRunImpl::stop() {
@@ -463,13 +398,37 @@ void ServiceRunImpl::stop() {
 
 }  // namespace
 
+namespace {
+
+// As train() has it, which knows no nodes: what counts targets and speaks of them goes by groups.
+Result<std::shared_ptr<const RunSetup>> resolve_in_groups(const proto::Run& run,
+                                                          const ClusterPlacement& placement,
+                                                          FileSystem& files) {
+  PERCHERON_ASSIGN_OR_RETURN(const std::shared_ptr<const RunSetup> plain,
+                             resolve_run(without_nodes(run, placement), files));
+  const int64_t size = run.placement().tensor_parallel();
+  if (size == 1) return plain;
+  PERCHERON_RETURN_IF_ERROR(check_tensor_parallel(plain->target, size));
+  const auto setup = std::make_shared<RunSetup>(*plain);
+  setup->config.mutable_placement()->set_tensor_parallel(size);
+  setup->placement.tensor_parallel = static_cast<int>(size);
+  setup->placement.targets.clear();
+  for (const PlacedDevices& placed : placement.targets) {
+    setup->placement.targets.insert(setup->placement.targets.end(), placed.devices.begin(),
+                                    placed.devices.end());
+  }
+  return std::shared_ptr<const RunSetup>(setup);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<ServiceRun>> ServiceRun::make(FrameLink& daemon,
                                                      const proto::StartSupervisor& order,
                                                      FileSystem& files, const Clock& clock) {
   PERCHERON_ASSIGN_OR_RETURN(ClusterPlacement placement,
                              read_placement(order.config(), order.node()));
   PERCHERON_ASSIGN_OR_RETURN(std::shared_ptr<const RunSetup> setup,
-                             resolve_run(without_nodes(order.config(), placement), files));
+                             resolve_in_groups(order.config(), placement, files));
   return std::unique_ptr<ServiceRun>(std::make_unique<ServiceRunImpl>(
       daemon, order, clock, std::move(placement), std::move(setup)));
 }

@@ -40,6 +40,8 @@ class WorkerProcess {
  private:
   Status take(ReceivedFrame received);
   Status start(const proto::StartWorker& order);
+  /// The run as this process has it: its devices and roles alone.
+  Result<proto::Run> own_run() const;
   Status load(proto::WorkerLoaded& loaded);
   Status prepare(const proto::PrepareWorker& order);
   Status make_places(const proto::PrepareWorker& order, RunObserver& notes,
@@ -166,22 +168,37 @@ Status WorkerProcess::start(const proto::StartWorker& order) {
   return status;
 }
 
-Status WorkerProcess::load(proto::WorkerLoaded& loaded) {
+Result<proto::Run> WorkerProcess::own_run() const {
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<DeviceId> devices,
+                             parse_device_group(order_.device()));
   proto::Run run = order_.config();
-  run.mutable_placement()->clear_targets();
-  run.mutable_placement()->clear_trainers();
-  run.mutable_placement()->add_targets(order_.device());
-  run.mutable_placement()->add_trainers(order_.device());
-  if (!run.placement().has_threads()) {
-    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    run.mutable_placement()->set_threads(std::max(1, cores / std::max(1, order_.cpu_devices())));
+  proto::Placement& placement = *run.mutable_placement();
+  placement.clear_targets();
+  placement.clear_trainers();
+  placement.clear_tensor_parallel();
+  if (order_.targets_size() > 0) {
+    for (const DeviceId id : devices) placement.add_targets(to_string(id));
+    placement.set_tensor_parallel(static_cast<int64_t>(devices.size()));
+  } else {
+    placement.add_targets(to_string(devices.front()));
   }
+  for (const std::string& device : order_.trainer_devices()) placement.add_trainers(device);
+  if (order_.trainers().empty()) placement.add_trainers(to_string(devices.front()));
+  if (!placement.has_threads()) {
+    const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    placement.set_threads(std::max(1, cores / std::max(1, order_.cpu_devices())));
+  }
+  return run;
+}
+
+Status WorkerProcess::load(proto::WorkerLoaded& loaded) {
+  PERCHERON_ASSIGN_OR_RETURN(const proto::Run run, own_run());
   PERCHERON_ASSIGN_OR_RETURN(const std::shared_ptr<const RunSetup> resolved,
                              resolve_run(run, files_));
   setup_ = std::make_shared<RunSetup>(*resolved);
-  const DeviceId device = resolved->placement.targets.front();
-  setup_->placement.targets.assign(order_.targets_size() > 0 ? 1 : 0, device);
-  setup_->placement.trainers.assign(static_cast<size_t>(order_.trainers_size()), device);
+  // What stands for a role that it has not, so that its device is one of the run's.
+  if (order_.targets().empty()) setup_->placement.targets.clear();
+  if (order_.trainers().empty()) setup_->placement.trainers.clear();
   parts_ = std::make_unique<RunParts>(setup_);
   parts_->files = &files_;
   parts_->clock = &clock_;
@@ -193,7 +210,8 @@ Status WorkerProcess::load(proto::WorkerLoaded& loaded) {
   loaded.set_data_hash(setup_->data.train->content_hash());
   if (setup_->data.held_out) loaded.set_held_out_hash(setup_->data.held_out->content_hash());
   const DeviceInfo& info = parts_->workers.front()->info();
-  loaded.set_device_text(fmt::format("{}, {} threads", info.description, info.threads));
+  loaded.set_device_text(fmt::format("{}, {} threads{}", info.description, info.threads,
+                                     parts_->workers.size() > 1 ? ", on each of its devices" : ""));
   return ok_status();
 }
 

@@ -33,7 +33,7 @@ class WorkerSet {
  public:
   /// How frames are sent to a worker, or to the daemon of a node.
   struct Ways {
-    std::function<void(const PlacedDevice&, proto::Frame)> to_worker;
+    std::function<void(const PlacedDevices&, proto::Frame)> to_worker;
     std::function<void(const std::string& node, proto::Frame)> to_daemon;
   };
 
@@ -66,20 +66,23 @@ class WorkerSet {
   /// These numbers have no process any more once the one that they have ends.
   void retire(const WorkerPlaces::Devices& devices);
   /// Ends the processes of these devices and waits for that.
-  Status end(const std::set<PlacedDevice>& devices);
+  Status end(const std::set<PlacedDevices>& devices);
 
   // What comes from workers and daemons.
-  void take(const PlacedDevice& from, const proto::WorkerLoaded& loaded);
-  void take(const PlacedDevice& from, const proto::WorkerPrepared& prepared);
-  void take(const PlacedDevice& of, const proto::WorkerEnded& ended);
+  void take(const PlacedDevices& from, const proto::WorkerLoaded& loaded);
+  void take(const PlacedDevices& from, const proto::WorkerPrepared& prepared);
+  void take(const PlacedDevices& of, const proto::WorkerEnded& ended);
   /// A whole node is lost.
   void node_lost(const std::string& node, const proto::WorkerEnded& ended);
   /// The way to all of them is lost: who waits is told.
   void link_lost(const std::string& why);
 
+  /// How its process calls itself now: an earlier one on the same devices had a lower number; none
+  /// where there is no worker.
+  std::optional<int> attempt_of(const PlacedDevices& placed);
   /// A sentence on the first of `devices` whose process has ended and is not started again; empty
   /// when there is none.
-  std::string given_up(const std::map<PlacedDevice, ClusterPlacement::Roles>& devices);
+  std::string given_up(const WorkerPlaces::Devices& devices);
   std::vector<proto::WorkerState> states();
 
  private:
@@ -91,7 +94,8 @@ class WorkerSet {
     bool on_trial = false;            // has not been admitted
     bool leaving = false;             // its process is to end, and is forgotten then
     State state = State::kLoading;
-    int attempt = 0;
+    int attempt = 0;  // of its process, among all of these devices
+    int started_again = 0;
     proto::WorkerLoaded loaded;
     proto::WorkerPrepared prepared;
     std::string error;             // why it is of no use
@@ -99,16 +103,18 @@ class WorkerSet {
     std::vector<double> restarts;  // when
   };
 
-  void spawn_locked(const PlacedDevice& placed, Worker& worker);
+  void start_locked(const PlacedDevices& placed, Worker& worker);
+  void spawn_locked(const PlacedDevices& placed, Worker& worker);
   void tell_ready(const ClusterPlacement::Roles& roles);
-  void send_prepare_locked(const PlacedDevice& placed);
+  void send_prepare_locked(const PlacedDevices& placed, const proto::PrepareWorker& order);
+  void tell_lost(const ClusterPlacement::Roles& roles);
   /// What differs from the other workers' files; empty if nothing does.
   std::string difference_locked(const proto::WorkerLoaded& loaded) const;
   int cpu_devices_locked(const std::string& node) const;
-  void ended_locked(const PlacedDevice& placed, Worker& worker, const proto::WorkerEnded& ended);
-  void end_locked(const PlacedDevice& placed, Worker& worker);
+  void ended_locked(const PlacedDevices& placed, Worker& worker, const proto::WorkerEnded& ended);
+  void end_locked(const PlacedDevices& placed, Worker& worker);
   void forget_ended_locked();
-  void lost_locked(const PlacedDevice& placed, Worker& worker, const std::string& why,
+  void lost_locked(const PlacedDevices& placed, Worker& worker, const std::string& why,
                    bool unreachable);
   Status wait_for(State state);
   /// Of those that are absent; an error when no target or no trainer is there.
@@ -125,7 +131,8 @@ class WorkerSet {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<PlacedDevice, Worker> workers_;
+  std::map<PlacedDevices, Worker> workers_;
+  std::map<PlacedDevices, int> attempts_;                // that were made so far
   std::vector<std::string> nodes_;                       // as tickets number them
   std::string target_hash_, data_hash_, held_out_hash_;  // what all must have; empty = not known
   std::string link_error_;

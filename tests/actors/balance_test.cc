@@ -17,6 +17,21 @@ TEST(Balance, TheBestSplitFeedsTrainersThatAreThreeTimesSlower) {
   EXPECT_EQ(best_split(measure_of(2, 6, 10.0 / 3)), (RoleSplit{2, 6, 20}));
 }
 
+TEST(Balance, ATargetOnSeveralDevicesMovesWithAllOfThem) {
+  BalanceMeasure measure = measure_of(3, 2, 1);  // 30 samples/s are made, and 2 taken
+  measure.devices_per_target = 2;
+  EXPECT_EQ(best_split(measure), (RoleSplit{1, 6, 6}));
+  BalancePolicy policy(0);
+  for (int i = 1; i < BalancePolicy::kTimes; ++i) EXPECT_FALSE(policy.consider(measure, i));
+  EXPECT_EQ(policy.consider(measure, 10), (RoleSplit{2, 4, 4}));
+  measure = measure_of(1, 3, 1000);
+  measure.devices_per_target = 2;
+  EXPECT_EQ(best_split(measure)->trainers, 1) << "two of three make a target";
+  measure = measure_of(1, 2, 1000);
+  measure.devices_per_target = 2;
+  EXPECT_EQ(best_split(measure)->trainers, 2) << "none would be left";
+}
+
 TEST(Balance, ASideKeepsOneDevice) {
   EXPECT_EQ(best_split(measure_of(2, 2, 0.01))->targets, 1);
   EXPECT_EQ(best_split(measure_of(2, 2, 10000))->trainers, 1);

@@ -36,7 +36,7 @@ class BalancerTest : public testing::Test {
     phase.step = RunPhase::Step::kComputing;
     activity->phase(phase);
   }
-  static PlacedDevice device(int index) { return {"alpha", DeviceId{DeviceKind::kCpu, index}}; }
+  static PlacedDevices device(int index) { return {"alpha", {DeviceId{DeviceKind::kCpu, index}}}; }
 
   void run_for(int seconds, double target_seconds, double trainer_seconds) {
     Balancer balancer("demo", run, activity,
@@ -109,6 +109,28 @@ TEST_F(BalancerTest, WhatCanNotBeIsSaidWithItsReason) {
   EXPECT_THAT(said, ElementsAre(HasSubstr("but mailbox.assignment is fixed")));
 }
 
+// Two devices hold each target together: they change their role together.
+TEST_F(BalancerTest, ATargetOnTwoDevicesBecomesTwoTrainersAndTwoTrainersATarget) {
+  run.mutable_placement()->set_tensor_parallel(2);
+  run.mutable_placement()->set_auto_balance(true);
+  const auto both = [](int index) {
+    PlacedDevices placed = device(index);
+    placed.devices.push_back({DeviceKind::kCpu, index + 1});
+    return placed;
+  };
+  placement.targets = {both(0), both(2)};
+  placement.trainers = {device(4), device(5)};
+  run_for(12, 0.1, 1);
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_THAT(orders[0].remove_targets(), ElementsAre("alpha/cpu:2", "alpha/cpu:3"));
+  EXPECT_THAT(orders[0].add_trainers(), ElementsAre("alpha/cpu:2", "alpha/cpu:3"));
+  EXPECT_THAT(said, ElementsAre(HasSubstr("alpha/cpu:2, alpha/cpu:3 become trainers")));
+  // A trainer for each of the other two would be none at all.
+  orders.clear();
+  run_for(30, 1, 0.1);
+  EXPECT_TRUE(orders.empty());
+}
+
 TEST(PlacementDevices, HalfOfThemBeginAsTargets) {
   proto::Run run;
   run.mutable_placement()->add_devices("cpu:0-2");
@@ -119,6 +141,21 @@ TEST(PlacementDevices, HalfOfThemBeginAsTargets) {
   EXPECT_EQ(placement->targets.size(), 2U);
   ASSERT_EQ(placement->trainers.size(), 2U);
   EXPECT_EQ(placement->trainers[1].text(), "beta/cpu:0");
+}
+
+TEST(PlacementDevices, WholeTargetsOnSeveralDevicesAndATrainerAtLeast) {
+  proto::Run run;
+  run.mutable_placement()->set_tensor_parallel(2);
+  run.mutable_placement()->add_devices("cpu:0-5");
+  Result<ClusterPlacement> placement = read_placement(run, "alpha");
+  ASSERT_TRUE(placement.ok()) << placement.status().message();
+  ASSERT_EQ(placement->targets.size(), 2U) << "half of six, rounded up to whole targets";
+  EXPECT_EQ(placement->targets[1].text(), "alpha/cpu:2+3");
+  EXPECT_EQ(placement->trainers.size(), 2U);
+  run.mutable_placement()->set_devices(0, "cpu:0-1");
+  EXPECT_THAT(read_placement(run, "alpha").status().message(),
+              HasSubstr("placement.devices names 2 and placement.tensor_parallel is 2, which "
+                        "leaves none for a trainer: name at least 3"));
 }
 
 }  // namespace

@@ -38,15 +38,15 @@ proto::ScaleRun order(const std::vector<std::string>& targets,
 /// "targets; trainers" after the change, or the error.
 std::string changed(const proto::Run& run, const proto::ScaleRun& wanted) {
   const Result<ClusterPlacement> now = read_placement(run, "a");
-  const Result<PlacementChange> change = read_change(wanted, "a");
+  const Result<PlacementChange> change = read_change(wanted, "a", run);
   if (!now.ok()) return now.status().message();
   if (!change.ok()) return change.status().message();
   const Result<ClusterPlacement> next = change_placement(*now, *change, run);
   if (!next.ok()) return next.status().message();
   std::string text;
-  for (const PlacedDevice& device : next->targets) text += device.text() + " ";
+  for (const PlacedDevices& device : next->targets) text += device.text() + " ";
   text += ";";
-  for (const PlacedDevice& device : next->trainers) text += " " + device.text();
+  for (const PlacedDevices& device : next->trainers) text += " " + device.text();
   return text;
 }
 
@@ -88,17 +88,69 @@ TEST(PlacementChange, IsWrittenWithNodes) {
   EXPECT_EQ(read_placement(run, "b")->targets.front().node, "a") << "also from elsewhere";
 }
 
+proto::Run in_pairs(const std::vector<std::string>& targets,
+                    const std::vector<std::string>& trainers) {
+  proto::Run run = placed(targets, trainers);
+  run.mutable_placement()->set_tensor_parallel(2);
+  return run;
+}
+
+TEST(PlacementChange, TargetsOnSeveralDevicesComeAndGoWhole) {
+  const proto::Run run = in_pairs({"cuda:0-1"}, {"cuda:4"});
+  EXPECT_EQ(changed(run, order({"+cuda:2", "+cuda:3"}, {})), "a/cuda:0+1 a/cuda:2+3 ; a/cuda:4");
+  EXPECT_EQ(changed(run, order({"+b/cuda:2-5"}, {})),
+            "a/cuda:0+1 b/cuda:2+3 b/cuda:4+5 ; a/cuda:4");
+  EXPECT_EQ(changed(run, order({"-cuda:0+1", "+cuda:2+3"}, {"+cuda:0-1"})),
+            "a/cuda:2+3 ; a/cuda:4 a/cuda:0 a/cuda:1")
+      << "each of its devices may train";
+  EXPECT_THAT(changed(run, order({"+cuda:2"}, {})),
+              HasSubstr("placement.tensor_parallel is 2, and placement.targets names only a/cuda:2 "
+                        "for a target: name 2 of one node"));
+  EXPECT_THAT(
+      changed(run, order({"+cuda:2", "+b/cuda:2"}, {})),
+      HasSubstr("lets a/cuda:2 and b/cuda:2 hold one target (placement.tensor_parallel: 2), "
+                "and a target's devices must be of one node"));
+  EXPECT_THAT(changed(run, order({"+cuda:2", "+cpu:3"}, {})), HasSubstr("must be of one kind"));
+  EXPECT_THAT(changed(run, order({"+cuda:1-2"}, {})), HasSubstr("names a/cuda:1 twice"));
+  EXPECT_THAT(changed(run, order({"+cuda:2+3+4"}, {})), HasSubstr("no target on 2 devices"));
+  EXPECT_THAT(changed(run, order({"-cuda:1+0", "+cuda:2+3"}, {})),
+              HasSubstr("a/cuda:1+0 is no target of the run: it has a/cuda:0+1"));
+  EXPECT_THAT(changed(run, order({}, {"+cuda:2+3"})), HasSubstr("and one is wanted"));
+  EXPECT_THAT(changed(run, order({"-cuda:0-1"}, {})), HasSubstr("no target of the run would be"));
+}
+
+TEST(PlacementChange, TargetsOnSeveralDevicesAreWrittenDeviceByDevice) {
+  proto::Run run = in_pairs({"cuda:0-1", "b/cuda:3+2"}, {"cuda:1"});
+  const ClusterPlacement placement = *read_placement(run, "a");
+  set_placement(placement, run);
+  EXPECT_THAT(run.placement().targets(),
+              ElementsAre("a/cuda:0", "a/cuda:1", "b/cuda:3", "b/cuda:2"));
+  EXPECT_EQ(read_placement(run, "c")->targets, placement.targets);
+  EXPECT_EQ(placement.workers().size(), 2U) << "a trainer beside a part of a target";
+  EXPECT_EQ(placement.workers().at(placement.targets[0]).text(), "target 0, trainer 0");
+}
+
 class WorkerPlacesTest : public testing::Test {
  protected:
-  static PlacedDevice cpu(int index) { return {"a", {DeviceKind::kCpu, index}}; }
+  static PlacedDevices cpu(int index) { return {"a", {DeviceId{DeviceKind::kCpu, index}}}; }
+  static PlacedDevices both(int index) {
+    return {"a", {DeviceId{DeviceKind::kCpu, index}, DeviceId{DeviceKind::kCpu, index + 1}}};
+  }
+  ClusterPlacement placement(const std::vector<std::string>& targets,
+                             const std::vector<std::string>& trainers) const {
+    proto::Run run = placed(targets, trainers);
+    run.mutable_placement()->set_tensor_parallel(devices_per_target_);
+    return *read_placement(run, "a");
+  }
   void start(const std::vector<std::string>& targets, const std::vector<std::string>& trainers) {
-    places_.emplace(*read_placement(placed(targets, trainers), "a"));
+    places_.emplace(placement(targets, trainers));
   }
   Result<WorkerPlaces::Plan> plan(const std::vector<std::string>& targets,
                                   const std::vector<std::string>& trainers) {
-    return places_->plan(*read_placement(placed(targets, trainers), "a"));
+    return places_->plan(placement(targets, trainers));
   }
   std::optional<WorkerPlaces> places_;
+  int devices_per_target_ = 1;
 };
 
 TEST_F(WorkerPlacesTest, NumbersOnlyGrow) {
@@ -127,7 +179,7 @@ TEST_F(WorkerPlacesTest, ADeviceThatChangesItsRoleBeginsAnew) {
   EXPECT_TRUE(moved->fresh.empty());
   EXPECT_THAT(moved->retired.at(cpu(1)).targets, ElementsAre(1));
   EXPECT_THAT(moved->ended, UnorderedElementsAre(cpu(1)));
-  EXPECT_THAT(moved->moved.at(cpu(1)).trainers, ElementsAre(1));
+  EXPECT_EQ(moved->moved.at(cpu(1)).text(), "trainer 1");
   // A second role is a new process, with new numbers for both.
   const auto both = plan({"cpu:0", "cpu:1"}, {"cpu:2", "cpu:1"});
   ASSERT_TRUE(both.ok()) << both.status().message();
@@ -154,6 +206,44 @@ TEST_F(WorkerPlacesTest, SomebodyStaysWhileDevicesChangeRoles) {
   ASSERT_TRUE(with_help.ok()) << with_help.status().message();
   EXPECT_EQ(with_help->fresh.at(cpu(2)).text(), "target 1");
   EXPECT_EQ(with_help->moved.at(cpu(1)).text(), "target 2");
+}
+
+TEST_F(WorkerPlacesTest, DevicesOfATargetBecomeTrainersAndBack) {
+  devices_per_target_ = 2;
+  start({"cpu:0-3"}, {"cpu:4"});
+  const auto apart = plan({"cpu:0-1"}, {"cpu:4", "cpu:2", "cpu:3"});
+  ASSERT_TRUE(apart.ok()) << apart.status().message();
+  EXPECT_THAT(apart->ended, UnorderedElementsAre(both(2)));
+  EXPECT_TRUE(apart->fresh.empty());
+  EXPECT_EQ(apart->moved.at(cpu(2)).text(), "trainer 1");
+  EXPECT_EQ(apart->moved.at(cpu(3)).text(), "trainer 2");
+  places_->retire(apart->retired);
+  places_->add(apart->moved);
+  const auto together = plan({"cpu:0-3"}, {"cpu:4"});
+  ASSERT_TRUE(together.ok()) << together.status().message();
+  EXPECT_THAT(together->ended, UnorderedElementsAre(cpu(2), cpu(3)));
+  EXPECT_EQ(together->moved.at(both(2)).text(), "target 2");
+  // The device that is left of it is another process.
+  const auto one_left = plan({"cpu:0-1"}, {"cpu:4", "cpu:3"});
+  EXPECT_THAT(one_left->ended, UnorderedElementsAre(cpu(2)));
+  EXPECT_TRUE(one_left->moved.empty());
+}
+
+TEST_F(WorkerPlacesTest, ATrainerBesideAPartOfATargetIsInItsProcess) {
+  devices_per_target_ = 2;
+  start({"cpu:0-3"}, {"cpu:4"});
+  const auto joined = plan({"cpu:0-3"}, {"cpu:4", "cpu:1"});
+  ASSERT_TRUE(joined.ok()) << joined.status().message();
+  EXPECT_THAT(joined->ended, UnorderedElementsAre(both(0)));
+  EXPECT_EQ(joined->moved.at(both(0)).text(), "target 2, trainer 1");
+  places_->retire(joined->retired);
+  places_->add(joined->moved);
+  EXPECT_EQ(places_->place_of(WorkerKind::kTrainer, 1), both(0));
+  EXPECT_EQ(places_->placement().trainers.back(), cpu(1));
+  // Without the target the trainer needs a process of its device alone.
+  const auto alone = plan({"cpu:2-3"}, {"cpu:4", "cpu:1"});
+  EXPECT_EQ(alone->retired.at(both(0)).text(), "target 2, trainer 1");
+  EXPECT_EQ(alone->moved.at(cpu(1)).text(), "trainer 2");
 }
 
 TEST_F(WorkerPlacesTest, NodesKeepTheirNumbers) {

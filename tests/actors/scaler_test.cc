@@ -41,7 +41,7 @@ class Course {
   std::vector<std::string> events_;
 };
 
-PlacedDevice cpu(int index) { return {"alpha", DeviceId{DeviceKind::kCpu, index}}; }
+PlacedDevices cpu(int index) { return {"alpha", {DeviceId{DeviceKind::kCpu, index}}}; }
 
 // Takes one of two targets out of a run that has told nothing of its workers yet.
 void take_one_out() {
@@ -54,14 +54,14 @@ void take_one_out() {
   placement.targets = {cpu(0), cpu(2)};
   placement.trainers = {cpu(1)};
   WorkerSet workers(placement, {},
-                    {[](const PlacedDevice&, const proto::Frame&) {},
+                    {[](const PlacedDevices&, const proto::Frame&) {},
                      [&course](const std::string&, const proto::Frame& frame) {
                        if (frame.has_end_worker()) course.add("end " + frame.end_worker().device());
                      }},
                     control, system_clock());
   Scaler scaler(placement, {}, "alpha", workers, control,
                 {[&course](const proto::RunOrderReply& reply) { course.add(reply.text()); },
-                 [](const proto::RunPlacement&) {}, [](WorkerKind, int, const PlacedDevice&) {}});
+                 [](const proto::RunPlacement&) {}, [](WorkerKind, int, const PlacedDevices&) {}});
   scaler.begin();
   proto::ScaleRun order;
   order.set_request(1);
@@ -98,7 +98,7 @@ TEST(Scaler, AnOrderIsAnsweredWhenItsNewWorkerIsGivenUp) {
   placement.targets = {cpu(0)};
   placement.trainers = {cpu(1)};
   WorkerSet workers(placement, {},
-                    {[](const PlacedDevice&, const proto::Frame&) {},
+                    {[](const PlacedDevices&, const proto::Frame&) {},
                      [&course](const std::string&, const proto::Frame& frame) {
                        if (frame.has_spawn())
                          course.add("spawn " + frame.spawn().worker().device());
@@ -106,7 +106,7 @@ TEST(Scaler, AnOrderIsAnsweredWhenItsNewWorkerIsGivenUp) {
                     control, system_clock());
   Scaler scaler(placement, {}, "alpha", workers, control,
                 {[&course](const proto::RunOrderReply& reply) { course.add(reply.error()); },
-                 [](const proto::RunPlacement&) {}, [](WorkerKind, int, const PlacedDevice&) {}});
+                 [](const proto::RunPlacement&) {}, [](WorkerKind, int, const PlacedDevices&) {}});
   scaler.begin();
   proto::ScaleRun order;
   order.set_request(1);

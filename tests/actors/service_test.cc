@@ -92,12 +92,12 @@ TEST(Placement, NodesAndRangesAreRead) {
   const auto placement = read_placement(placed({"b/cuda:1-3", "cpu:0"}, {"cpu:0"}), "a");
   ASSERT_TRUE(placement.ok()) << placement.status().message();
   std::vector<std::string> targets;
-  for (const PlacedDevice& device : placement->targets) targets.push_back(device.text());
+  for (const PlacedDevices& device : placement->targets) targets.push_back(device.text());
   EXPECT_THAT(targets, ElementsAre("b/cuda:1", "b/cuda:2", "b/cuda:3", "a/cpu:0"));
   EXPECT_THAT(placement->nodes(), ElementsAre("b", "a"));
   const auto workers = placement->workers();
   EXPECT_EQ(workers.size(), 4u);
-  EXPECT_EQ(workers.at({"a", {DeviceKind::kCpu, 0}}).text(), "target 3, trainer 0");
+  EXPECT_EQ(workers.at({"a", {DeviceId{DeviceKind::kCpu, 0}}}).text(), "target 3, trainer 0");
   EXPECT_EQ(placement->cpu_devices("a"), 1);
 }
 
@@ -109,6 +109,9 @@ TEST(Placement, BadEntriesAreNamedWithTheirKey) {
   for (const char* value : {"/cpu:0", "a/", "a/cpu", "a/cpu:3-1", "a/cpu:0-x", "a/cpu:0-99999"}) {
     EXPECT_THAT(error_of(value), HasSubstr("placement.trainers: '" + std::string(value) + "'"));
   }
+  EXPECT_THAT(error_of("a/cpu:0+x"), HasSubstr("'a/cpu:0+x' is no group like"));
+  EXPECT_THAT(error_of("a/cpu:0+1"),
+              HasSubstr("'a/cpu:0+1' is several devices, and one is wanted"));
   const auto several = read_placement(placed({"cpu:0"}, {"a/cpu:0", "b/cpu:0"}), "a");
   EXPECT_THAT(several.status().message(), HasSubstr("cluster.trusted_network: true"));
 }

@@ -189,11 +189,6 @@ TEST(Service, BadInputIsOneError) {
   write_file(path, run_config_yaml(run));
   EXPECT_THAT(error_of("submit -c " + path), HasSubstr("placement.targets: 'gpu:0'"));
   run.mutable_placement()->set_targets(0, "cpu:0");
-  run.mutable_placement()->set_tensor_parallel(2);
-  write_file(path, run_config_yaml(run));
-  EXPECT_THAT(error_of("submit -c " + path),
-              HasSubstr("placement.tensor_parallel is 2, and a service holds each target on one"));
-  run.mutable_placement()->clear_tensor_parallel();
   write_file(path, run_config_yaml(run));
   EXPECT_THAT(error_of("submit --name a/b -c " + path), HasSubstr("'a/b' can't name a run"));
   EXPECT_THAT(run_program("status --state " + testing::TempDir() + "nowhere").output,
