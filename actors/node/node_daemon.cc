@@ -300,6 +300,7 @@ void NodeDaemon::tick() {
       if (!shutting_down_) {
         queue_recovering_locked();
         forget_moved_locked();
+        rename_twins_locked();
         start_queued_locked();
       }
     }

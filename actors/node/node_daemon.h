@@ -225,6 +225,14 @@ class NodeDaemon {
   void take_placement_locked(const std::string& run, const proto::RunPlacement& placement);
   void end_worker(const proto::Frame& frame);
 
+  // Of runs that several nodes call the same, in node_names.cc.
+  /// The ids of runs that other nodes have accepted.
+  std::set<std::string> names_elsewhere();
+  /// A run that was submitted after another node's of the same id gets another one.
+  void rename_twins_locked();
+  void begin_rename_locked(proto::RunRecord& record);
+  void finish_rename_locked(const std::string& run);
+
   // Of nodes that are to be left alone, in node_drain.cc. Results say what became of a run.
   Status drain(const proto::DrainNode& order, std::chrono::milliseconds timeout,
                proto::ControlReply& reply);
@@ -298,6 +306,7 @@ class NodeDaemon {
   SilenceWatch silence_;                                 // of children_, by process number
   SuccessorWatch succession_;                            // of tick() alone
   std::set<std::string> not_taken_over_;                 // likewise: runs of which that was said
+  std::set<std::string> not_renamed_;                    // likewise
   std::map<std::string, Leader> led_by_;                 // runs that have workers here
   std::map<uint64_t, Order> orders_;                     // that wait for a run's answer
   std::map<std::string, std::vector<double>> restarts_;  // of supervisors, when

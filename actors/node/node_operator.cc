@@ -198,6 +198,7 @@ Result<std::string> NodeDaemon::submit(const proto::SubmitRun& submit) {
     return invalid_argument("output.directory is missing: say where the run's files shall go");
   }
   PERCHERON_RETURN_IF_ERROR(check_nodes(placement.nodes()));
+  const std::set<std::string> elsewhere = names_elsewhere();
   const std::lock_guard lock(mutex_);
   if (shutting_down_) return unavailable("node " + options_.name + " is shutting down");
   if (drained_) {
@@ -218,7 +219,7 @@ Result<std::string> NodeDaemon::submit(const proto::SubmitRun& submit) {
   PERCHERON_ASSIGN_OR_RETURN(
       proto::RunRecord* const record,
       book_.add(submit.name().empty() ? default_name(submit.config()) : submit.name(),
-                options_.name, submit.config()));
+                options_.name, submit.config(), elsewhere));
   const std::string id = record->id();
   if (before) {
     record->set_generation(before->generation + 1);

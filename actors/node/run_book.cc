@@ -61,11 +61,20 @@ Result<RunBook> RunBook::open(FileSystem& files, const Clock& clock, const std::
   return book;
 }
 
-Result<proto::RunRecord*> RunBook::add(const std::string& name, const std::string& node,
-                                       const proto::Run& config) {
-  PERCHERON_RETURN_IF_ERROR(check_name(name));
+std::string RunBook::free_id(const std::string& name,
+                             const std::set<std::string>& elsewhere) const {
   std::string id = name;
-  for (int number = 2; records_.count(id) != 0; ++number) id = fmt::format("{}-{}", name, number);
+  for (int number = 2; records_.count(id) != 0 || elsewhere.count(id) != 0; ++number) {
+    id = fmt::format("{}-{}", name, number);
+  }
+  return id;
+}
+
+Result<proto::RunRecord*> RunBook::add(const std::string& name, const std::string& node,
+                                       const proto::Run& config,
+                                       const std::set<std::string>& elsewhere) {
+  PERCHERON_RETURN_IF_ERROR(check_name(name));
+  const std::string id = free_id(name, elsewhere);
   proto::RunRecord record;
   record.set_id(id);
   record.set_node(node);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,13 @@ class RunBook {
   /// Reads what is there. A file that can't be read is said, and left alone.
   static Result<RunBook> open(FileSystem& files, const Clock& clock, const std::string& directory);
 
-  /// A new record; its id is `name` with a number that makes it unique here. kInvalidArgument for a
-  /// name that can't be a file's.
+  /// A new record; its id is `name`, with a number where it is one of `elsewhere` or here.
+  /// kInvalidArgument for a name that can't be a file's.
   Result<proto::RunRecord*> add(const std::string& name, const std::string& node,
-                                const proto::Run& config);
+                                const proto::Run& config,
+                                const std::set<std::string>& elsewhere = {});
+  /// `name`, or that with the lowest number that makes it an id which is neither here nor there.
+  std::string free_id(const std::string& name, const std::set<std::string>& elsewhere) const;
   /// One that another node had, or in place of the one of the same id.
   Status put(const proto::RunRecord& record);
   /// Null when there is none.

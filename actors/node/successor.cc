@@ -12,10 +12,16 @@ bool has_moved(const proto::RunRecord& record, const proto::RunRecord& other) {
          other.generation() > record.generation();
 }
 
+bool is_later_twin(const proto::RunRecord& own, const proto::RunRecord& theirs) {
+  if (own.id() != theirs.id() || own.submitted() == theirs.submitted()) return false;
+  if (run_is_over(own.report().state()) || run_is_over(theirs.report().state())) return false;
+  return own.submitted() > theirs.submitted();
+}
+
 Succession succession_of(const proto::RunRecord& run, const std::set<std::string>& there) {
   const Result<ClusterPlacement> placement = read_placement(run.config(), run.node());
   if (!placement.ok()) return {"", placement.status().message()};
-  const auto lives = [&](const PlacedDevice& placed) { return there.count(placed.node) != 0; };
+  const auto lives = [&](const PlacedDevices& placed) { return there.count(placed.node) != 0; };
   if (std::ranges::none_of(placement->targets, lives)) return {"", "no target is left without it"};
   if (std::ranges::none_of(placement->trainers, lives)) {
     return {"", "no trainer is left without it"};

@@ -11,6 +11,9 @@ namespace percheron {
 /// the same.
 bool has_moved(const proto::RunRecord& record, const proto::RunRecord& other);
 
+/// Whether another node has a run of the same id, which was there before `own`; neither is over.
+bool is_later_twin(const proto::RunRecord& own, const proto::RunRecord& theirs);
+
 /// Who goes on with a run whose node is lost.
 struct Succession {
   std::string node;     // empty: nobody, the run waits for its node

@@ -49,6 +49,17 @@ TEST_F(SuccessorTest, IsTheLowestNodeOfTheRunThatIsThere) {
   EXPECT_EQ(successor({"d"}), "no target is left without it") << "the run has nothing there";
 }
 
+TEST_F(SuccessorTest, ARunOfTheSameNameThatIsLaterGetsAnotherOne) {
+  run_.set_submitted(20);
+  proto::RunRecord other = run_;
+  EXPECT_FALSE(is_later_twin(run_, other)) << "the same run";
+  other.set_submitted(10);
+  EXPECT_TRUE(is_later_twin(run_, other));
+  EXPECT_FALSE(is_later_twin(other, run_)) << "one of them keeps its name";
+  other.mutable_report()->set_state(proto::RunReport::DONE);
+  EXPECT_FALSE(is_later_twin(run_, other)) << "nothing of it is in the way";
+}
+
 TEST_F(SuccessorTest, NeedsATargetAndATrainer) {
   run_.mutable_config()->mutable_placement()->clear_trainers();
   run_.mutable_config()->mutable_placement()->add_trainers("cpu:1");

@@ -90,6 +90,11 @@ void TestNode::start() {
   EXPECT_TRUE(answers) << "the node does not answer: " << log();
 }
 
+void TestNode::start(std::vector<std::string> options) {
+  options_ = std::move(options);
+  start();
+}
+
 void TestNode::kill() {
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);

@@ -40,12 +40,14 @@ class TestNode {
   void signal(int number) const;
   /// Again, with the state that it left.
   void start();
+  /// Likewise, with other options.
+  void start(std::vector<std::string> options);
   const std::string& state() const { return state_; }
   std::string log() const;
 
  private:
   const std::string name_, state_;
-  const std::vector<std::string> options_;
+  std::vector<std::string> options_;
   pid_t pid_ = -1;
 };
 
