@@ -21,6 +21,9 @@ Status open_devices(RunParts& parts);
 Status load_targets(RunParts& parts);
 /// Looks at the files of features and loads the targets' layers where they are needed all the same.
 Status open_offline(RunParts& parts, const std::string& target_hash, RunObserver& observer);
+/// Says what weights of 8 bits cost, where the target is to run, and keeps it in
+/// parts.weights_comparison; nothing with full ones. After open_offline().
+Status compare_weights(RunParts& parts, RunObserver& observer);
 /// Opens the cache of features for later epochs, where there is to be one.
 Status open_cache(RunParts& parts, const Fingerprint& fingerprint);
 /// Creates the output directory and keeps others out of it.

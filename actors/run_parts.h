@@ -93,6 +93,7 @@ struct RunParts {
   std::map<DeviceId, std::unique_ptr<Target>> models;  // frozen targets, by the device of rank 0
   // Of weights of 8 bits with full ones, where the run's target has been compared.
   std::optional<WeightsComparison> weights_comparison;
+  std::string weights_note;  // that, or that they are not compared, in words; empty with full ones
   std::map<DeviceId, const Target*> lenders;  // whose embedding and head a trainer there may borrow
   std::unique_ptr<CollectiveFactory> collectives;  // null where there is only one trainer
   // By which the trainers sum their gradients between their devices; null where these go through

@@ -349,6 +349,20 @@ TargetPlace make_target(RunParts& parts, DeviceId id) {
   return place;
 }
 
+Status compare_weights(RunParts& parts, RunObserver& observer) {
+  const RunSetup& setup = *parts.setup;
+  if (!target_must_run(setup, parts.offline.get())) return ok_status();
+  const DeviceId id = setup.placement.targets.front();
+  PERCHERON_ASSIGN_OR_RETURN(
+      const std::optional<WeightsReport> report,
+      compare_target_weights(setup, *worker_of(parts, id), *parts.models.at(id), *parts.clock));
+  if (!report) return ok_status();
+  parts.weights_comparison = report->comparison;
+  parts.weights_note = report->text;
+  observer.on_event(report->text);
+  return ok_status();
+}
+
 namespace {
 
 /// The groups by which the trainers sum their gradients between devices, the first one connected;
@@ -384,20 +398,6 @@ Result<std::unique_ptr<DeviceGroups>> connect_trainers(const RunSetup& setup,
     environment.observer.on_event("gradients are " + gradient_sums_text(reason, 0));
   }
   return std::unique_ptr<DeviceGroups>();
-}
-
-/// Says what weights of 8 bits cost, where the target is to run.
-Status compare_weights(RunParts& parts, RunObserver& observer) {
-  const RunSetup& setup = *parts.setup;
-  if (!target_must_run(setup, parts.offline.get())) return ok_status();
-  const DeviceId id = setup.placement.targets.front();
-  PERCHERON_ASSIGN_OR_RETURN(
-      const std::optional<WeightsReport> report,
-      compare_target_weights(setup, *worker_of(parts, id), *parts.models.at(id), *parts.clock));
-  if (!report) return ok_status();
-  parts.weights_comparison = report->comparison;
-  observer.on_event(report->text);
-  return ok_status();
 }
 
 /// Loads the target, looks for a checkpoint and makes what computes.

@@ -67,6 +67,7 @@ Result<RunSummary> start_and_run(ServiceRun& run, RunReporter& reporter, FileSys
                                        .observer = start,
                                        .stop_signals = run.orders().stop_signals(),
                                        .activity = activity}));
+  if (!parts->weights_note.empty()) reporter.add_note(parts->weights_note);
   PERCHERON_RETURN_IF_ERROR(add_run_files(files, run.setup()->config, start.texts(), observers));
   observers.add(std::make_unique<Forwarding>(reporter));
   reporter.set_state(proto::RunReport::RUNNING);

@@ -131,6 +131,10 @@ std::string run_table(const proto::ControlReply& reply) {
                     number(report.acceptance_length(), 3), number(report.tokens_per_second(), 0),
                     moving ? format_duration(report.eta_seconds()) : "-");
     if (!report.message().empty()) text += fmt::format("{:{}}  {}\n", "", width, report.message());
+    if (run_is_over(report.state())) continue;
+    for (const std::string& note : report.notes()) {
+      text += fmt::format("{:{}}  {}\n", "", width, note);
+    }
   }
   return text;
 }
@@ -187,6 +191,7 @@ nlohmann::ordered_json runs_json(const proto::ControlReply& reply) {
                     {"steals", report.steals()},
                     {"eta_seconds", report.eta_seconds()},
                     {"latest_checkpoint", report.latest_checkpoint()}});
+    runs.back()["notes"] = std::vector<std::string>(report.notes().begin(), report.notes().end());
     add_activity(report, runs.back());
   }
   return {{"runs", runs}, {"nodes", nodes_json(reply)}};

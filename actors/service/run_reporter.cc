@@ -94,6 +94,11 @@ void RunReporter::tick() {
   if (clock_.monotonic_ns() - sent_at_ >= kIntervalNs) send_locked();
 }
 
+void RunReporter::add_note(const std::string& note) {
+  const std::lock_guard lock(mutex_);
+  report_.add_notes(note);
+}
+
 void RunReporter::set_moved(const std::string& node) {
   const std::lock_guard lock(mutex_);
   report_.set_moved_to(node);

@@ -35,6 +35,8 @@ class RunReporter final : public RunObserver {
   void set_activity(std::shared_ptr<const RunActivity> activity);
   /// Sends what it is, unless it was sent a moment ago: a step may take long.
   void tick();
+  /// What whoever watches the run should know all along.
+  void add_note(const std::string& note);
   /// Another node has the run by now.
   void set_moved(const std::string& node);
   /// At once.

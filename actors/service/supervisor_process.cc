@@ -312,6 +312,11 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
   prepare.set_rendezvous(join_path(rendezvous_, make_uuid(system_random_bytes())));
   prepare.set_collective_interface(setup_->config.cluster().collective_interface());
   PERCHERON_RETURN_IF_ERROR(workers_.prepare(prepare, environment.observer));
+  const proto::WeightsCompared weights = workers_.weights_compared();
+  parts->weights_note = weights.text();
+  if (weights.has_tokens()) {
+    parts->weights_comparison = {weights.tokens(), weights.same_top1(), weights.state_difference()};
+  }
   parts->targets.resize(placement_.targets.size());
   parts->trainers.resize(placement_.trainers.size());
   for (size_t i = 0; i < placement_.targets.size(); ++i) {

@@ -224,6 +224,14 @@ Status WorkerProcess::prepare(const proto::PrepareWorker& order) {
   Notes notes;
   const Status status = make_places(order, notes, prepared);
   for (const std::string& text : notes.texts) prepared.add_notes(text);
+  if (!parts_->weights_note.empty()) {
+    prepared.mutable_weights()->set_text(parts_->weights_note);
+    if (const std::optional<WeightsComparison>& compared = parts_->weights_comparison) {
+      prepared.mutable_weights()->set_tokens(compared->tokens);
+      prepared.mutable_weights()->set_same_top1(compared->same_top1);
+      prepared.mutable_weights()->set_state_difference(compared->state_difference);
+    }
+  }
   if (status.ok()) {
     start_actors();
   } else {
@@ -256,6 +264,7 @@ Status WorkerProcess::make_places(const proto::PrepareWorker& order, RunObserver
   parts.exchange = std::move(features);
   if (order_.targets_size() > 0) {
     PERCHERON_RETURN_IF_ERROR(open_offline(parts, target_hash_, notes));
+    if (order.compare_weights()) PERCHERON_RETURN_IF_ERROR(compare_weights(parts, notes));
     PERCHERON_RETURN_IF_ERROR(open_cache(parts, fingerprint));
   }
   std::optional<ResumePoint> point;

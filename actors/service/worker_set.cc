@@ -174,6 +174,11 @@ void WorkerSet::tell_lost(const ClusterPlacement::Roles& roles) {
   }
 }
 
+proto::WeightsCompared WorkerSet::weights_compared() {
+  const std::lock_guard lock(mutex_);
+  return weights_compared_;
+}
+
 void WorkerSet::send_prepare_locked(const PlacedDevices& placed,
                                     const proto::PrepareWorker& order) {
   proto::Frame frame;
@@ -185,8 +190,13 @@ Status WorkerSet::prepare(const proto::PrepareWorker& order, RunObserver& observ
   {
     const std::lock_guard lock(mutex_);
     prepare_ = order;
+    bool compared = false;
     for (const auto& [placed, worker] : workers_) {
-      if (!worker.absent) send_prepare_locked(placed, order);
+      if (worker.absent) continue;
+      proto::PrepareWorker own = order;
+      own.set_compare_weights(!compared && !worker.roles.targets.empty());
+      compared = compared || own.compare_weights();
+      send_prepare_locked(placed, own);
     }
   }
   PERCHERON_RETURN_IF_ERROR(wait_for(State::kReady));
@@ -197,6 +207,7 @@ Status WorkerSet::prepare(const proto::PrepareWorker& order, RunObserver& observ
     for (const std::string& note : worker.prepared.notes()) {
       if (said.insert(note).second) observer.on_event(note);
     }
+    if (worker.prepared.has_weights()) weights_compared_ = worker.prepared.weights();
     for (uint32_t own : worker.prepared.checksums()) {
       if (checksum.value_or(own) != own) {
         return internal_error(

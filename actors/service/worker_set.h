@@ -49,8 +49,11 @@ class WorkerSet {
   /// Of the weights of the target; after load().
   std::string target_hash();
   /// Gives all what they need and waits until they are ready; the trainers must have the same
-  /// parameters. From now on those that end are started again, and `control` is told.
+  /// parameters. One with a target compares its weights of 8 bits with full ones, for all of them.
+  /// From now on those that end are started again, and `control` is told.
   Status prepare(const proto::PrepareWorker& order, RunObserver& observer);
+  /// What that comparison found; empty where there was nothing to compare. After prepare().
+  proto::WeightsCompared weights_compared();
   /// Nothing is started or told any more; who waits is told.
   void stop();
 
@@ -135,6 +138,7 @@ class WorkerSet {
   std::map<PlacedDevices, int> attempts_;                // that were made so far
   std::vector<std::string> nodes_;                       // as tickets number them
   std::string target_hash_, data_hash_, held_out_hash_;  // what all must have; empty = not known
+  proto::WeightsCompared weights_compared_;
   std::string link_error_;
   std::optional<proto::PrepareWorker> prepare_;
   bool going_ = false;  // all were ready once

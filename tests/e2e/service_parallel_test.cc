@@ -159,5 +159,25 @@ TEST(ServiceParallel, TheModelDecidesOnHowManyDevicesItIsHeld) {
               HasSubstr("placement.tensor_parallel is 3"));
 }
 
+TEST(ServiceWeights, WhatEightBitsCostIsSaidOnceAndShown) {
+  const TestNode node("eight");
+  proto::Run run = service_run("service_eight", 10000);
+  run.mutable_placement()->add_targets("cpu:2");
+  run.mutable_target()->set_weights(proto::Target::INT8);
+  submit(node, run, "eight");
+  node.wait_for_step("eight", 2);
+  node.kill_process("worker eight/cpu:0", SIGKILL);
+  go_on_for(node, "eight", 5);
+  const std::string said = "target weights: int8, one scale per output channel; top-1 agreement";
+  const std::string log = run_program("logs eight --state " + node.state()).output;
+  const size_t at = log.find(said);
+  EXPECT_NE(at, std::string::npos) << log;
+  EXPECT_EQ(log.find(said, at + 1), std::string::npos) << "by one worker, once";
+  const std::vector<std::string> notes = list(node.status("eight")["notes"]);
+  EXPECT_THAT(notes, ElementsAre(HasSubstr(said)));
+  EXPECT_THAT(run_program("status eight --state " + node.state()).output, HasSubstr(said));
+  node.ask("stop eight");
+}
+
 }  // namespace
 }  // namespace percheron
