@@ -6,11 +6,16 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/log.h"
+#include "base/units.h"
+
 namespace percheron {
 namespace {
 
 constexpr size_t kAlignmentBytes = 64;
 constexpr size_t kArenaBlockBytesMin = size_t{4} << 20;
+/// An arena that was reserved grows by this share of its largest block.
+constexpr size_t kGrowthShare = 16;
 constexpr size_t kBytesMax = size_t{1} << 62;
 
 struct KindName {
@@ -69,23 +74,68 @@ Result<Tensor> Device::make_tensor(DType dtype, std::span<const int64_t> shape) 
   return Tensor(std::move(buffer), dtype, shape);
 }
 
+Status Stream::begin_recording() {
+  return failed_precondition("this device's streams record nothing");
+}
+
+Result<std::unique_ptr<Graph>> Stream::end_recording() {
+  return failed_precondition("nothing was recorded: this device's streams can't");
+}
+
+void Stream::launch(Graph&) { fail(internal_error("a graph on a device that has none")); }
+
 Status Arena::reserve(size_t bytes) {
   PERCHERON_CHECK(in_use_ == 0, "an arena is filled before it is used");
   blocks_.clear();
+  ++generation_;
   PERCHERON_ASSIGN_OR_RETURN(Buffer block, device_.allocate(bytes));
   blocks_.push_back(std::move(block));
+  block_ = offset_ = 0;
+  reserved_ = bytes;
   return ok_status();
+}
+
+size_t Arena::bytes_held() const {
+  size_t bytes = 0;
+  for (const Buffer& block : blocks_) bytes += block.bytes();
+  return bytes;
+}
+
+const void* Arena::position() const {
+  if (block_ >= blocks_.size()) return nullptr;
+  return static_cast<const char*>(blocks_[block_].data()) + offset_;
+}
+
+size_t Arena::next_block_bytes() const {
+  size_t largest = 0;
+  for (const Buffer& block : blocks_) largest = std::max(largest, block.bytes());
+  // What was reserved was meant to be enough: a little more is, and there may not be as much again.
+  return std::max(kArenaBlockBytesMin, reserved_ > 0 ? largest / kGrowthShare : largest);
+}
+
+void Arena::add_block(size_t bytes) {
+  auto block = device_.allocate(bytes);
+  if (!block.ok()) end_out_of_memory(device_, block.status(), in_use_);
+  blocks_.push_back(std::move(*block));
+  ++generation_;
+  if (reserved_ == 0) return;
+  ++device_.counters().scratch_growths;
+  if (std::exchange(growth_told_, true)) return;
+  log_warning(
+      "{}: a micro-batch needs more scratch memory than the {} that were planned for the largest "
+      "one: {} more are taken, which waits for the device; a smaller data.token_budget or "
+      "loss.workspace_bytes takes less",
+      to_string(device_.info().id), format_bytes(reserved_), format_bytes(bytes));
 }
 
 TensorView Arena::take(DType dtype, std::initializer_list<int64_t> shape) {
   const size_t wanted = bytes_of(dtype, {shape.begin(), shape.size()});
   const size_t bytes =
       std::max(kAlignmentBytes, (wanted + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes);
-  size_t block_bytes = kArenaBlockBytesMin;
+  size_t block_bytes = next_block_bytes();
   if (in_use_ == 0 && blocks_.size() > 1) {
     // Nothing is in use: one block as large as all of them keeps the steady state in one piece.
-    block_bytes = 0;
-    for (const Buffer& block : blocks_) block_bytes += block.bytes();
+    block_bytes = bytes_held();
     blocks_.clear();
   }
   if (in_use_ == 0) block_ = offset_ = 0;
@@ -94,10 +144,7 @@ TensorView Arena::take(DType dtype, std::initializer_list<int64_t> shape) {
     offset_ = 0;
   }
   if (block_ == blocks_.size()) {
-    for (const Buffer& block : blocks_) block_bytes = std::max(block_bytes, block.bytes());
-    auto block = device_.allocate(std::max(bytes, block_bytes));
-    if (!block.ok()) end_out_of_memory(device_, block.status(), in_use_);
-    blocks_.push_back(std::move(*block));
+    add_block(std::max(bytes, block_bytes));
     offset_ = 0;
   }
   TensorView view(static_cast<char*>(blocks_[block_].data()) + offset_, dtype, shape);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -36,6 +37,7 @@ struct DeviceInfo {
   bool native_bf16 = false;  // bf16 products, where faster than f32; else bf16 is only stored
   bool own_memory = false;   // not the host's
   bool immediate = false;    // operations are done when they return, in memory of the host's
+  bool graphs = false;       // work is launched, and may be recorded as graphs: rows are padded
   uint64_t memory_bytes = 0;
   uint64_t free_bytes = 0;  // of it, when the device was opened; others may use it too
 };
@@ -44,7 +46,10 @@ struct DeviceInfo {
 struct DeviceCounters {
   std::atomic<uint64_t> allocations{0};       // of device memory; freeing waits for the device
   std::atomic<uint64_t> host_allocations{0};  // by allocate_host()
-  std::atomic<uint64_t> waits{0};  // of a thread for the device: for a stream or an event
+  std::atomic<uint64_t> waits{0};            // of a thread for the device: for a stream or an event
+  std::atomic<uint64_t> scratch_growths{0};  // of arenas beyond what was reserved
+  std::atomic<uint64_t> graphs_recorded{0}, graphs_launched{0};
+  std::atomic<uint64_t> graphs_refused{0};  // recordings that failed
 };
 
 /// Device memory, or the host's by allocate_host(); freed with the object. 64-byte aligned.
@@ -109,6 +114,13 @@ class Event {
   virtual Status wait() = 0;
 };
 
+/// Work of a stream that was recorded once, with the addresses and numbers that it then had. Goes
+/// only while no launch of it is under way.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
+
 /// An order of work on one device. Operations return at once and run in order; the first error is
 /// kept, and what an operation writes after it means nothing. Used by one thread at a time.
 class Stream {
@@ -124,6 +136,20 @@ class Stream {
   /// The first error that is known without a wait, as of work that was refused when it was put in;
   /// it is cleared.
   virtual Status check() { return take_error(); }
+
+  /// From now on kernels and products are not run but recorded; nothing else may be put in until
+  /// end_recording(): no copy from or to the host, no event, no wait, no memory.
+  /// kFailedPrecondition where the device can't (DeviceInfo::graphs); what is put in then runs as
+  /// ever.
+  virtual Status begin_recording();
+  /// What was recorded, none of which has run. An error says what could not be recorded; the stream
+  /// is then as it was before begin_recording().
+  virtual Result<std::unique_ptr<Graph>> end_recording();
+  /// Puts in what `graph`, of a stream of the same device, holds: one launch.
+  virtual void launch(Graph& graph);
+  /// Kernels, products, copies and graphs that were put in so far; 0 on devices that don't count.
+  virtual uint64_t launches() const { return 0; }
+
   /// Keeps an operation's error for wait_idle(), unless there is one already.
   void fail(Status error) {
     if (error_.ok()) error_ = std::move(error);
@@ -157,10 +183,18 @@ class Device {
   /// device's worker thread before anything else.
   virtual void bind_thread() = 0;
   /// Copies between host and device memory in the order of `stream`; host memory must stay valid
-  /// until the stream is idle.
+  /// until the stream is idle. A GPU copies from memory that is not pinned only after the work
+  /// before it, and the thread waits for that.
   virtual void copy_bytes(Stream& stream, void* destination, const void* source, size_t bytes) = 0;
+  /// Copies a few bytes (indices, weights of rows) to the device in the order of `stream`, by way
+  /// of pinned memory that the stream keeps: `source` may go at once, and the thread waits only if
+  /// the stream is far behind.
+  virtual void upload_bytes(Stream& stream, void* destination, const void* source, size_t bytes) {
+    copy_bytes(stream, destination, source, bytes);
+  }
 
   const DeviceCounters& counters() const { return counters_; }
+  DeviceCounters& counters() { return counters_; }
 
   /// An uninitialised tensor of non-negative extents; owns its memory. Errors as allocate().
   Result<Tensor> make_tensor(DType dtype, std::span<const int64_t> shape);
@@ -183,6 +217,7 @@ enum class AttentionKernel {
 struct DeviceOptions {
   int threads = 0;  // 0 = all cores
   AttentionKernel causal_attention = AttentionKernel::kOwn;
+  bool graphs = true;  // where the device has them; without them rows are padded all the same
   /// What a planning device counts for: kCpu, or kCuda, whose operations take other scratch memory.
   DeviceKind planned = DeviceKind::kCpu;
 };
@@ -203,10 +238,17 @@ class Arena {
   /// and the worker's parent or the user starts again from the last checkpoint.
   TensorView take(DType dtype, std::initializer_list<int64_t> shape);
   /// Gets `bytes` in one piece ahead, while nothing is taken: as long as no more is in use at once,
-  /// take() never allocates. kResourceExhausted without the memory.
+  /// take() never allocates. If more is, that is said once and counted by the device.
+  /// kResourceExhausted without the memory.
   Status reserve(size_t bytes);
   size_t bytes_in_use() const { return in_use_; }
   size_t bytes_peak() const { return peak_; }
+  size_t bytes_reserved() const { return reserved_; }
+  size_t bytes_held() const;
+  /// Where the next tensor will lie, if it fits there, and a number that changes whenever memory
+  /// was got or freed: as long as both are the same, the same calls take the same addresses.
+  const void* position() const;
+  uint64_t generation() const { return generation_; }
 
   /// Gives back on destruction what was taken since construction. Scopes nest.
   class Scope {
@@ -227,10 +269,15 @@ class Arena {
   };
 
  private:
+  size_t next_block_bytes() const;
+  void add_block(size_t bytes);
+
   Device& device_;
   std::vector<Buffer> blocks_;
   size_t block_ = 0, offset_ = 0;
-  size_t in_use_ = 0, peak_ = 0;
+  size_t in_use_ = 0, peak_ = 0, reserved_ = 0;
+  uint64_t generation_ = 0;
+  bool growth_told_ = false;
 };
 
 /// What every operation needs: where it runs, in which order, and scratch memory.

@@ -183,6 +183,7 @@ class PlanningDevice final : public Device {
   }
   void bind_thread() override {}
   void copy_bytes(Stream&, void*, const void*, size_t) override {}
+  void upload_bytes(Stream&, void*, const void*, size_t) override {}
   const AddressSpace& memory() const { return *memory_; }
   const AddressSpace& host_memory() const { return *host_memory_; }
 

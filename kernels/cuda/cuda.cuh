@@ -41,6 +41,7 @@ void launch(Queue& queue, void (*kernel)(Parameters...), Grid grid, int threads,
   if (grid.x == 0 || grid.y == 0) return;
   const unsigned x = static_cast<unsigned>(grid.x), y = static_cast<unsigned>(grid.y);
   const unsigned block = static_cast<unsigned>(threads);
+  ++queue.launches;
 #ifdef __CUDACC__
   constexpr size_t kSharedBytesUnasked = 48 << 10;
   if (grid.dynamic_shared_bytes > kSharedBytesUnasked) {

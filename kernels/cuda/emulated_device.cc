@@ -20,6 +20,7 @@
 #include "kernels/cuda/host_attention.h"
 #include "kernels/cuda/host_products.h"
 #include "kernels/cuda/kernel_stream.h"
+#include "kernels/upload_ring.h"
 
 namespace percheron {
 namespace {
@@ -74,24 +75,62 @@ class EmulatedEvent final : public Event {
   DeviceCounters& counters_;
 };
 
+class EmulatedGraph final : public Graph {
+ public:
+  EmulatedGraph(std::shared_ptr<WorkQueue> queue, std::shared_ptr<const WorkQueue::Recording> work)
+      : queue_(std::move(queue)), work_(std::move(work)) {}
+  const std::shared_ptr<const WorkQueue::Recording>& work() const { return work_; }
+
+ private:
+  std::shared_ptr<WorkQueue> queue_;  // its work belongs to
+  std::shared_ptr<const WorkQueue::Recording> work_;
+};
+
 class EmulatedStream final : public cuda::KernelStream {
  public:
-  EmulatedStream(std::shared_ptr<WorkQueue> work, const DeviceMemory& memory,
-                 DeviceCounters& counters)
-      : KernelStream(work.get()), work_(std::move(work)), memory_(memory), counters_(counters) {}
+  EmulatedStream(std::shared_ptr<WorkQueue> work, const DeviceMemory& memory, Device& device)
+      : KernelStream(work.get()),
+        work_(std::move(work)),
+        memory_(memory),
+        device_(device),
+        ring_(device) {}
   /// Destroying a stream does not stop its work, whose errors nobody asks for.
   ~EmulatedStream() override { (void)work_->finish(); }
 
-  WorkQueue& work() { return *work_; }
+  void copy(void* destination, const void* source, size_t bytes) {
+    ++queue().launches;
+    work_->copy(destination, source, bytes);
+  }
+  void upload(void* destination, const void* source, size_t bytes) {
+    const Status status = ring_.put(*this, destination, source, bytes);
+    if (!status.ok()) fail(status);
+  }
   Status wait_idle() override {
-    ++counters_.waits;
+    ++device_.counters().waits;
     const Status done = work_->finish();
+    ring_.all_done();
     if (!done.ok()) fail(done);
     return take_error();
   }
   void record(Event& event) override { static_cast<EmulatedEvent&>(event).point = work_->point(); }
   void wait_for(const Event& event) override {
     work_->wait_for(static_cast<const EmulatedEvent&>(event).point);
+  }
+  Status begin_recording() override {
+    if (!device_.info().graphs) return Stream::begin_recording();
+    PERCHERON_RETURN_IF_ERROR(work_->begin_recording());
+    set_errors_apart();
+    return ok_status();
+  }
+  Result<std::unique_ptr<Graph>> end_recording() override {
+    auto recorded = work_->end_recording();
+    PERCHERON_RETURN_IF_ERROR(errors_of_recording());
+    PERCHERON_RETURN_IF_ERROR(recorded.status());
+    return std::unique_ptr<Graph>(std::make_unique<EmulatedGraph>(work_, std::move(*recorded)));
+  }
+  void launch(Graph& graph) override {
+    ++queue().launches;
+    work_->replay(static_cast<EmulatedGraph&>(graph).work());
   }
   void check_operands(std::initializer_list<ConstTensorView> operands) const override {
     for (const ConstTensorView& x : operands) {
@@ -110,7 +149,8 @@ class EmulatedStream final : public cuda::KernelStream {
 
   std::shared_ptr<WorkQueue> work_;
   const DeviceMemory& memory_;
-  DeviceCounters& counters_;
+  Device& device_;
+  UploadRing ring_;
 };
 
 uint64_t physical_memory_bytes() {
@@ -180,6 +220,7 @@ struct EmulationOptions {
   MemoryGuard guard;
   uint64_t card_memory_bytes;
   AttentionKernel causal_attention;
+  bool graphs;
 };
 
 class EmulatedDevice final : public Device {
@@ -196,19 +237,21 @@ class EmulatedDevice final : public Device {
     info_.threads = options.threads;
     info_.native_bf16 = true;
     info_.own_memory = options.card_memory_bytes > 0;
+    info_.graphs = options.graphs;
     info_.memory_bytes = info_.free_bytes = memory_.bytes_free();
   }
 
   const DeviceInfo& info() const override { return info_; }
   const Ops& ops() const override { return ops_; }
   std::unique_ptr<Stream> make_stream() override {
-    return std::make_unique<EmulatedStream>(timeline_.make_queue(), memory_, counters_);
+    return std::make_unique<EmulatedStream>(timeline_.make_queue(), memory_, *this);
   }
   std::unique_ptr<Event> make_event() override {
     return std::make_unique<EmulatedEvent>(counters_);
   }
   Result<Buffer> allocate(size_t bytes) override {
     ++counters_.allocations;
+    timeline_.refuse_recordings("getting memory");
     const Result<void*> data = memory_.allocate(bytes);
     if (!data.ok()) return data.status().with_context("memory of " + to_string(info_.id));
     return Buffer(*data, bytes, owner_);
@@ -225,6 +268,9 @@ class EmulatedDevice final : public Device {
   void copy_bytes(Stream& stream, void* destination, const void* source, size_t bytes) override {
     copy_emulated(stream, destination, source, bytes);
   }
+  void upload_bytes(Stream& stream, void* destination, const void* source, size_t bytes) override {
+    static_cast<EmulatedStream&>(stream).upload(destination, source, bytes);
+  }
 
  private:
   DeviceInfo info_;
@@ -239,7 +285,7 @@ class EmulatedDevice final : public Device {
 }  // namespace
 
 void copy_emulated(Stream& stream, void* destination, const void* source, size_t bytes) {
-  if (bytes > 0) static_cast<EmulatedStream&>(stream).work().copy(destination, source, bytes);
+  if (bytes > 0) static_cast<EmulatedStream&>(stream).copy(destination, source, bytes);
 }
 
 Result<std::unique_ptr<Device>> make_emulated_device(DeviceId id, const DeviceOptions& options) {
@@ -249,7 +295,8 @@ Result<std::unique_ptr<Device>> make_emulated_device(DeviceId id, const DeviceOp
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const int threads = options.threads > 0 ? options.threads : cores;
   return std::unique_ptr<Device>(std::make_unique<EmulatedDevice>(
-      id, EmulationOptions{threads, order, guard, bytes, options.causal_attention}));
+      id,
+      EmulationOptions{threads, order, guard, bytes, options.causal_attention, options.graphs}));
 }
 
 }  // namespace percheron

@@ -103,6 +103,7 @@ void CudaOps::multiply(Context& context, const MatrixProduct& product) const {
   Queue& queue =
       queue_of(context, {stored(p.a, p.input_dtype, p.m, p.k), stored(p.b, p.input_dtype, p.k, p.n),
                          stored({p.c, p.c_row_stride, false}, p.c_dtype, p.m, p.n)});
+  ++queue.launches;
   const Status status = products_->multiply(queue, product);
   if (!status.ok()) context.stream.fail(status);
 }

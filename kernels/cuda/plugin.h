@@ -12,7 +12,7 @@
 namespace percheron::cuda {
 
 /// To be raised whenever Device, Ops, DeviceCollective or a class that they take or return changes.
-constexpr int kPluginAbi = 5;
+constexpr int kPluginAbi = 6;
 
 /// Returns kPluginAbi of the plug-in's sources.
 using PluginAbi = int();

@@ -60,10 +60,18 @@ class FakeRuntime final : public Runtime {
   /// A millisecond for each timed pair since the first.
   RuntimeError elapsed(float* ms, void* begin, void* end) override;
 
+  RuntimeError begin_capture(void* stream) override;
+  RuntimeError end_capture(void* stream, void** graph) override;
+  RuntimeError destroy_graph(void* graph) override;
+  RuntimeError instantiate_graph(void** executable, void* graph) override;
+  RuntimeError launch_graph(void* executable, void* stream) override;
+  RuntimeError destroy_executable(void* executable) override { return destroy_graph(executable); }
+
   /// What was created and not destroyed.
   size_t streams() const { return streams_.size(); }
   size_t events() const { return events_.size(); }
   size_t pieces() const { return pieces_.size(); }
+  size_t graphs() const { return graphs_.size(); }
 
  private:
   RuntimeError outcome(const std::string& call);
@@ -78,7 +86,8 @@ class FakeRuntime final : public Runtime {
   std::map<void*, std::shared_ptr<emulator::WorkQueue>> streams_;
   std::map<void*, emulator::QueuePoint> events_;
   std::map<void*, size_t> pieces_;  // of device memory; 0 bytes = pinned
-  uintptr_t next_event_ = 1;
+  std::map<void*, std::shared_ptr<const emulator::WorkQueue::Recording>> graphs_;
+  uintptr_t next_event_ = 1, next_graph_ = 1;
   float next_ms_ = 1;
 };
 
@@ -195,6 +204,44 @@ inline RuntimeError FakeRuntime::elapsed(float* ms, void* begin, void* end) {
   PERCHERON_CHECK(events_.at(begin).queue == events_.at(end).queue, "events of one stream");
   *ms = next_ms_++;
   return outcome("elapsed");
+}
+
+inline RuntimeError FakeRuntime::begin_capture(void* stream) {
+  const RuntimeError error = outcome("begin_capture");
+  if (error.ok()) PERCHERON_CHECK(queue(stream).begin_recording().ok(), "one capture at a time");
+  return error;
+}
+
+inline RuntimeError FakeRuntime::end_capture(void* stream, void** graph) {
+  const auto recorded = queue(stream).end_recording();
+  RuntimeError error = outcome("end_capture");
+  if (error.ok() && !recorded.ok()) {
+    error = {RuntimeError::Kind::kOther, "cudaErrorStreamCaptureInvalidated",
+             recorded.status().message()};
+  }
+  if (!error.ok()) return error;
+  *graph = reinterpret_cast<void*>(next_graph_++);
+  graphs_[*graph] = *recorded;
+  return {};
+}
+
+inline RuntimeError FakeRuntime::destroy_graph(void* graph) {
+  graphs_.erase(graph);
+  return outcome("destroy_graph");
+}
+
+inline RuntimeError FakeRuntime::instantiate_graph(void** executable, void* graph) {
+  const RuntimeError error = outcome("instantiate_graph");
+  if (!error.ok()) return error;
+  *executable = reinterpret_cast<void*>(next_graph_++);
+  graphs_[*executable] = graphs_.at(graph);
+  return {};
+}
+
+inline RuntimeError FakeRuntime::launch_graph(void* executable, void* stream) {
+  const RuntimeError error = outcome("launch_graph");
+  if (error.ok()) queue(stream).replay(graphs_.at(executable));
+  return error;
 }
 
 inline RuntimeError FakeRuntime::synchronize_event(void* event) {

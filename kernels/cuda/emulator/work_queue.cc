@@ -26,12 +26,25 @@ void Timeline::finish_all() {
   }
 }
 
+void Timeline::refuse_recordings(const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  for (const std::weak_ptr<WorkQueue>& each : queues_) {
+    const std::shared_ptr<WorkQueue> queue = each.lock();
+    if (queue == nullptr || !queue->recorder_) continue;
+    if (queue->recorder_->thread == std::this_thread::get_id()) queue->refuse(what);
+  }
+}
+
 void WorkQueue::add(std::function<Status()> work) {
   const std::lock_guard lock(timeline_.mutex_);
   add_locked({.run = std::move(work)});
 }
 
 void WorkQueue::add_locked(Work work) {
+  if (recorder_) {
+    recorder_->work.push_back(std::move(work.run));
+    return;
+  }
   work_.push_back(std::move(work));
   ++added_;
   if (work_.size() < kWorkMax) return;
@@ -58,6 +71,9 @@ void WorkQueue::copy(void* destination, const void* source, size_t bytes) {
   const char* from = static_cast<const char*>(source);
   const std::lock_guard lock(timeline_.mutex_);
   const DeviceMemory& memory = timeline_.memory_;
+  if (recorder_ && (!memory.contains(to, bytes) || !memory.contains(from, bytes))) {
+    return refuse("a copy from or to host memory, which may not be there when it runs");
+  }
   // Not where earlier work still reads: that is in order and allowed.
   if (!memory.contains(to, bytes) && !timeline_.reads_host(to, to + bytes)) {
     std::memset(to, kPoison, bytes);
@@ -73,11 +89,16 @@ void WorkQueue::copy(void* destination, const void* source, size_t bytes) {
 
 QueuePoint WorkQueue::point() {
   const std::lock_guard lock(timeline_.mutex_);
+  refuse("a point for others to wait for");
   return {shared_from_this(), added_};
 }
 
 void WorkQueue::wait_for(QueuePoint point) {
   if (point.queue == nullptr) return;
+  {
+    const std::lock_guard lock(timeline_.mutex_);
+    refuse("a wait for another stream");
+  }
   add([point = std::move(point)] {
     point.queue->run_until(point.after);
     return ok_status();
@@ -87,6 +108,7 @@ void WorkQueue::wait_for(QueuePoint point) {
 Status WorkQueue::finish() {
   const std::lock_guard lock(timeline_.mutex_);
   const DeviceMemory::Access access(timeline_.memory_);
+  refuse("a wait for the stream");
   run_until(added_);
   return std::exchange(error_, ok_status());
 }
@@ -98,6 +120,31 @@ Status WorkQueue::finish(const QueuePoint& point) {
   const DeviceMemory::Access access(timeline.memory_);
   point.queue->run_until(point.after);
   return point.queue->error_;
+}
+
+Status WorkQueue::begin_recording() {
+  const std::lock_guard lock(timeline_.mutex_);
+  if (recorder_) return failed_precondition("a stream makes one recording at a time");
+  recorder_ = Recorder{{}, std::this_thread::get_id(), ""};
+  return ok_status();
+}
+
+Result<std::shared_ptr<const WorkQueue::Recording>> WorkQueue::end_recording() {
+  const std::lock_guard lock(timeline_.mutex_);
+  if (!recorder_) return failed_precondition("no recording was begun");
+  const Recorder recorder = std::move(*recorder_);
+  recorder_.reset();
+  if (!recorder.refused.empty()) {
+    return failed_precondition(recorder.refused + " can't be recorded");
+  }
+  return std::make_shared<const Recording>(recorder.work);
+}
+
+void WorkQueue::replay(std::shared_ptr<const Recording> recording) {
+  add([recording = std::move(recording)] {
+    for (const std::function<Status()>& run : *recording) PERCHERON_RETURN_IF_ERROR(run());
+    return ok_status();
+  });
 }
 
 void WorkQueue::run_until(uint64_t after) {

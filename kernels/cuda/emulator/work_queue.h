@@ -6,6 +6,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -30,6 +33,8 @@ class Timeline {
   std::shared_ptr<WorkQueue> make_queue();
   /// Runs everything that was put into any queue: what freeing memory of a GPU waits for.
   void finish_all();
+  /// Spoils the recordings of the calling thread, which may not do `what` meanwhile.
+  void refuse_recordings(const std::string& what);
 
  private:
   friend class WorkQueue;
@@ -71,8 +76,27 @@ class WorkQueue : public std::enable_shared_from_this<WorkQueue> {
   /// Runs the work before `point`; returns the first error of the queue's work so far, which stays.
   static Status finish(const QueuePoint& point);
 
+  /// Pieces of work in their order, to be put in again; they belong to the queue that recorded
+  /// them.
+  using Recording = std::vector<std::function<Status()>>;
+
+  /// Until end_recording(), work of the calling thread is kept and not run. An error if there is a
+  /// recording already.
+  Status begin_recording();
+  /// An error says what was done meanwhile that can't be recorded: a copy from or to host memory, a
+  /// point, a wait, or what Timeline::refuse_recordings() was told.
+  Result<std::shared_ptr<const Recording>> end_recording();
+  /// Puts a recording in as one piece.
+  void replay(std::shared_ptr<const Recording> recording);
+
  private:
   friend class Timeline;
+
+  struct Recorder {
+    Recording work;
+    std::thread::id thread;
+    std::string refused;  // what was first done that can't be recorded
+  };
 
   struct Work {
     std::function<Status()> run;
@@ -82,11 +106,15 @@ class WorkQueue : public std::enable_shared_from_this<WorkQueue> {
   // The caller holds timeline_.mutex_.
   void add_locked(Work work);
   void run_until(uint64_t after);
+  void refuse(const std::string& what) {
+    if (recorder_ && recorder_->refused.empty()) recorder_->refused = what;
+  }
 
   Timeline& timeline_;
   std::deque<Work> work_;
   uint64_t added_ = 0, done_ = 0;
   Status error_;
+  std::optional<Recorder> recorder_;
 };
 
 }  // namespace percheron::emulator

@@ -9,6 +9,7 @@
 #include "kernels/cuda/kernel_stream.h"
 #include "kernels/cuda/plugin/cuda_card.h"
 #include "kernels/cuda/plugin/event_timer.h"
+#include "kernels/upload_ring.h"
 
 namespace percheron::cuda {
 namespace {
@@ -60,23 +61,36 @@ class CudaEvent final : public Event {
   Status made_;
 };
 
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(CudaCard& card, void* executable) : card_(card), executable_(executable) {}
+  ~CudaGraph() override { (void)card_.runtime().destroy_executable(executable_); }
+  void* executable() const { return executable_; }
+
+ private:
+  CudaCard& card_;
+  void* executable_;
+};
+
 class CudaStream final : public KernelStream {
  public:
   /// `made`: why there is no `stream`; every wait says it.
-  CudaStream(CudaCard& card, DeviceCounters& counters, void* stream, Status made)
+  CudaStream(CudaCard& card, Device& device, void* stream, Status made)
       : KernelStream(stream),
         card_(card),
-        counters_(counters),
+        device_(device),
         stream_(stream),
-        made_(std::move(made)) {}
+        made_(std::move(made)),
+        ring_(device) {}
   ~CudaStream() override {
     if (made_.ok()) (void)card_.runtime().destroy_stream(stream_);
   }
 
   Status wait_idle() override {
     PERCHERON_RETURN_IF_ERROR(made_);
-    ++counters_.waits;
+    ++device_.counters().waits;
     const RuntimeError done = card_.runtime().synchronize_stream(stream_);
+    ring_.all_done();
     const std::string& refused = queue().error;  // of a launch, which came before the wait
     check(done, refused.empty() ? "work put in before a wait" : refused);
     collect_error();
@@ -100,8 +114,41 @@ class CudaStream final : public KernelStream {
   }
   void copy(void* destination, const void* source, size_t bytes) {
     if (!made_.ok()) return;
+    ++queue().launches;
     check(card_.runtime().copy(stream_, destination, source, bytes),
           "a copy of " + std::to_string(bytes) + " bytes");
+  }
+  void upload(void* destination, const void* source, size_t bytes) {
+    const Status status = ring_.put(*this, destination, source, bytes);
+    if (!status.ok()) fail(status);
+  }
+
+  Status begin_recording() override {
+    PERCHERON_RETURN_IF_ERROR(made_);
+    if (!device_.info().graphs) return Stream::begin_recording();
+    PERCHERON_RETURN_IF_ERROR(
+        card_.status(card_.runtime().begin_capture(stream_), "beginning a capture"));
+    set_errors_apart();
+    return ok_status();
+  }
+  Result<std::unique_ptr<Graph>> end_recording() override {
+    void* graph = nullptr;
+    const RuntimeError ended = card_.runtime().end_capture(stream_, &graph);
+    // What was refused says more than that the capture is not valid.
+    Status status = errors_of_recording();
+    if (status.ok()) status = card_.status(ended, "a capture");
+    void* executable = nullptr;
+    if (status.ok()) {
+      status = card_.status(card_.runtime().instantiate_graph(&executable, graph), "a graph");
+    }
+    if (ended.ok() && graph != nullptr) (void)card_.runtime().destroy_graph(graph);
+    PERCHERON_RETURN_IF_ERROR(status);
+    return std::unique_ptr<Graph>(std::make_unique<CudaGraph>(card_, executable));
+  }
+  void launch(Graph& graph) override {
+    ++queue().launches;
+    check(card_.runtime().launch_graph(static_cast<CudaGraph&>(graph).executable(), stream_),
+          "launching a graph");
   }
 
  private:
@@ -110,9 +157,10 @@ class CudaStream final : public KernelStream {
   }
 
   CudaCard& card_;
-  DeviceCounters& counters_;
+  Device& device_;
   void* stream_;
   Status made_;
+  UploadRing ring_;
 };
 
 class CudaDevice final : public Device {
@@ -130,7 +178,7 @@ class CudaDevice final : public Device {
     void* stream = nullptr;
     Status status = card_->select();
     if (status.ok()) status = card_->status(card_->runtime().create_stream(&stream), "no stream");
-    return std::make_unique<CudaStream>(*card_, counters_, stream, status);
+    return std::make_unique<CudaStream>(*card_, *this, stream, status);
   }
   std::unique_ptr<Event> make_event() override {
     return std::make_unique<CudaEvent>(*card_, counters_);
@@ -158,6 +206,9 @@ class CudaDevice final : public Device {
 
   void copy_bytes(Stream& stream, void* destination, const void* source, size_t bytes) override {
     if (bytes > 0) static_cast<CudaStream&>(stream).copy(destination, source, bytes);
+  }
+  void upload_bytes(Stream& stream, void* destination, const void* source, size_t bytes) override {
+    static_cast<CudaStream&>(stream).upload(destination, source, bytes);
   }
 
  private:
@@ -217,6 +268,7 @@ Result<std::unique_ptr<Device>> make_cuda_device(DeviceId id, const DeviceOption
   info.threads = std::max(1, options.threads);
   info.native_bf16 = true;
   info.own_memory = true;
+  info.graphs = options.graphs;
   CausalAttention::Parts attention{
       .wanted = options.causal_attention,
       .open_library = libraries.open_attention,

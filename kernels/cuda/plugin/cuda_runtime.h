@@ -60,6 +60,14 @@ class Runtime {
   virtual RuntimeError synchronize_event(void* event) = 0;
   /// Milliseconds between two timed events that work has passed.
   virtual RuntimeError elapsed(float* ms, void* begin, void* end) = 0;
+
+  /// Of the calling thread alone: calls of others are never refused for it.
+  virtual RuntimeError begin_capture(void* stream) = 0;
+  virtual RuntimeError end_capture(void* stream, void** graph) = 0;
+  virtual RuntimeError destroy_graph(void* graph) = 0;
+  virtual RuntimeError instantiate_graph(void** executable, void* graph) = 0;
+  virtual RuntimeError launch_graph(void* executable, void* stream) = 0;
+  virtual RuntimeError destroy_executable(void* executable) = 0;
 };
 
 }  // namespace percheron::cuda

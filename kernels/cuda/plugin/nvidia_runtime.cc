@@ -120,6 +120,31 @@ class NvidiaRuntime final : public Runtime {
     return to_error(cudaEventElapsedTime(ms, event_of(begin), event_of(end)));
   }
 
+  RuntimeError begin_capture(void* stream) override {
+    return to_error(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal));
+  }
+  RuntimeError end_capture(void* stream, void** graph) override {
+    cudaGraph_t captured = nullptr;
+    const cudaError_t error = cudaStreamEndCapture(stream_of(stream), &captured);
+    *graph = captured;
+    return to_error(error);
+  }
+  RuntimeError destroy_graph(void* graph) override {
+    return to_error(cudaGraphDestroy(static_cast<cudaGraph_t>(graph)));
+  }
+  RuntimeError instantiate_graph(void** executable, void* graph) override {
+    cudaGraphExec_t made = nullptr;
+    const cudaError_t error = cudaGraphInstantiate(&made, static_cast<cudaGraph_t>(graph), 0);
+    *executable = made;
+    return to_error(error);
+  }
+  RuntimeError launch_graph(void* executable, void* stream) override {
+    return to_error(cudaGraphLaunch(static_cast<cudaGraphExec_t>(executable), stream_of(stream)));
+  }
+  RuntimeError destroy_executable(void* executable) override {
+    return to_error(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(executable)));
+  }
+
  private:
   static RuntimeError create_event(void** event, unsigned flags) {
     cudaEvent_t created = nullptr;
