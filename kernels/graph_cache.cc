@@ -58,6 +58,11 @@ void GraphCache::record(Context& context, Entry& entry, const std::function<void
   DeviceCounters& counters = context.device.counters();
   const uint64_t generation = context.arena.generation();
   Status status = context.stream.begin_recording();
+  if (status.code() == StatusCode::kFailedPrecondition) {  // Nobody wants graphs.
+    entry.refused = true;
+    ++counts_.direct;
+    return work();
+  }
   if (status.ok()) {
     {
       const Arena::Scope scope(context.arena);

@@ -164,7 +164,7 @@ class PlanningDevice final : public Device {
     info_.id = id;
     info_.description = "planning: counts memory, computes nothing";
     info_.threads = std::max(1, options.threads);
-    info_.native_bf16 = planned_ == DeviceKind::kCuda;
+    info_.native_bf16 = info_.graphs = planned_ == DeviceKind::kCuda;
     info_.immediate = planned_ == DeviceKind::kCpu;
   }
   const DeviceInfo& info() const override { return info_; }

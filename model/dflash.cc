@@ -118,35 +118,77 @@ Result<StepSums> DflashDrafter::forward_backward_at(Context& context, const Feat
   const Arena::Scope scope(context.arena);
   PERCHERON_RETURN_IF_ERROR(
       rope_.reserve(context, longest_document(features.batch) + config_.block_size));
-  const TensorView states =
-      context.arena.take(features.dtype, {blocks.tokens, features.slots * features.hidden_size});
-  context.device.copy_bytes(context.stream, states.data(), features.hidden_states.data(),
-                            states.bytes());
-  const int64_t captured =
-      static_cast<int64_t>(config_.capture.size()) * config_.target_hidden_size;
-  Run run;
-  if (features.has_last) {
-    run.last = states.columns(captured, captured + config_.target_hidden_size);
+  const Inputs in = upload_inputs(context, features, blocks);
+  const Results results{context.arena.take(DType::kF32, {in.trained}),
+                        context.arena.take(DType::kI32, {in.trained}),
+                        context.arena.take(DType::kI32, {in.trained})};
+  const bool dpace = loss.position_weight == PositionWeight::kDpace;
+  if (dpace || listener_ != nullptr) {  // Something happens amid the pass: a graph has no middle.
+    Run run = run_forward(context, in);
+    if (dpace) {
+      learn(context, in, loss, Gradient::kNone, run, results);
+      PERCHERON_RETURN_IF_ERROR(weigh(context, loss, blocks, in, results));
+    }
+    learn(context, in, loss, Gradient::kInPlace, run, results);
+    run_layers_backward(context, run);
+  } else {
+    std::vector<uint64_t> key =
+        graph_key({in.states, in.ids, in.key_positions, in.rows, in.labels, in.teacher_rows,
+                   in.weights, results.loss, rope_.cos(), rope_.sin()},
+                  loss);
+    for (const TensorView& x : in.intervals) key.push_back(reinterpret_cast<uintptr_t>(x.data()));
+    graphs_.run(context, key, [&] {
+      Run run = run_forward(context, in);
+      learn(context, in, loss, Gradient::kInPlace, run, results);
+      run_layers_backward(context, run);
+    });
   }
-  fuse(context, states.columns(0, captured), run);
-  std::vector<int32_t> key_positions = blocks.context_positions;
-  key_positions.insert(key_positions.end(), blocks.block_positions.begin(),
-                       blocks.block_positions.end());
-  const int64_t queries = static_cast<int64_t>(blocks.input_ids.size());
-  run.shared.key_positions = upload(context, key_positions, {blocks.tokens + queries});
-  run.shared.query_positions =
-      run.shared.key_positions.rows(blocks.tokens, blocks.tokens + queries);
-  std::vector<std::vector<int32_t>> intervals;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    intervals.push_back(dflash_intervals(blocks, config_, window_of(config_, i)));
-    run.layers.emplace_back();
-    run.layers.back().intervals = upload(context, intervals.back(), {queries, 4});
-  }
-  run_layers(context, blocks, run);
-  PERCHERON_ASSIGN_OR_RETURN(const DflashOutcome outcome, learn(context, blocks, loss, run));
-  run_layers_backward(context, run);
+  DflashOutcome outcome;
+  download(context, results.loss, outcome.loss);
+  download(context, results.argmax, outcome.argmax);
+  if (!loss.hard_labels) download(context, results.teacher_argmax, outcome.teacher_argmax);
+  // The losses are told now; and what the host read from may go.
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
   return sum_up_dflash(blocks, outcome, draft_ids_);
+}
+
+DflashDrafter::Inputs DflashDrafter::upload_inputs(Context& context, const Features& features,
+                                                   const DflashBlocks& blocks) const {
+  const Device& device = context.device;
+  const int64_t tokens = blocks.tokens, queries = std::ssize(blocks.input_ids);
+  Inputs in;
+  in.tokens = padded_rows(device, tokens);
+  const int64_t size = blocks.block_size;
+  in.queries = (padded_rows(device, queries) + size - 1) / size * size;
+  in.trained = padded_rows(device, std::ssize(blocks.rows));
+  in.states = upload_states(context, features, in.tokens);
+  // What is added behind sees no keys, is seen by no row and learns nothing.
+  const auto padded = [&](auto values, int64_t rows, auto fill) {
+    values.resize(static_cast<size_t>(rows), fill);
+    return upload(context, values, {rows});
+  };
+  in.ids = padded(blocks.input_ids, in.queries, 0);
+  std::vector<int32_t> key_positions = blocks.context_positions;
+  key_positions.resize(static_cast<size_t>(in.tokens), 0);
+  key_positions.insert(key_positions.end(), blocks.block_positions.begin(),
+                       blocks.block_positions.end());
+  in.key_positions = padded(std::move(key_positions), in.tokens + in.queries, 0);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    std::vector<int32_t> intervals = dflash_intervals(blocks, config_, window_of(config_, i));
+    for (size_t at = 0; at < intervals.size(); at += 4) {  // a block's own keys
+      for (size_t bound : {at + 2, at + 3}) {
+        intervals[bound] += static_cast<int32_t>(in.tokens - tokens);
+      }
+    }
+    in.intervals.push_back(
+        upload(context, widened(std::span<const int32_t>(intervals), queries, in.queries, 4, 0),
+               {in.queries, 4}));
+  }
+  in.rows = padded(blocks.rows, in.trained, -1);
+  in.labels = padded(blocks.labels, in.trained, 0);
+  in.teacher_rows = padded(blocks.teacher_rows, in.trained, -1);
+  in.weights = padded(blocks.weights, in.trained, 0.0f);
+  return in;
 }
 
 }  // namespace percheron

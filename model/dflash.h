@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/graph_cache.h"
 #include "model/dflash_blocks.h"
 #include "model/dflash_layer.h"
 #include "model/drafter.h"
@@ -50,6 +51,16 @@ class DflashDrafter final : public Drafter {
   void choose(Context& context, ConstTensorView x, TensorView choice) const;
 
  private:
+  /// A micro-batch as it is uploaded: what the plan of its blocks decides is on the device, so that
+  /// the work after it depends on nothing but shapes and addresses.
+  struct Inputs {
+    int64_t tokens = 0, queries = 0, trained = 0;    // T, Q, R
+    TensorView states;                               // [T, slots H], the features' dtype
+    TensorView ids;                                  // I32 [Q]
+    TensorView key_positions;                        // I32 [T + Q], the queries' last
+    std::vector<TensorView> intervals;               // I32 [Q, 4], per layer
+    TensorView rows, labels, teacher_rows, weights;  // I32 [R], and f32 [R]
+  };
   struct Run {
     TensorView last;              // [T, H] of the features' dtype, or absent
     TensorView states;            // [T, K H]
@@ -75,15 +86,22 @@ class DflashDrafter final : public Drafter {
   Status check(const Features& features, const LossConfig& loss) const;
   void fuse(Context& context, ConstTensorView states, Run& run) const;
   void fuse_backward(Context& context, const Run& run) const;
-  void run_layers(Context& context, const DflashBlocks& blocks, Run& run) const;
+  Inputs upload_inputs(Context& context, const Features& features,
+                       const DflashBlocks& blocks) const;
+  Run run_forward(Context& context, const Inputs& in) const;
+  void run_layers(Context& context, const Inputs& in, Run& run) const;
   void run_layers_backward(Context& context, Run& run) const;
-  Result<DflashOutcome> learn(Context& context, DflashBlocks& blocks, const LossConfig& loss,
-                              Run& run) const;
-  void learn_chunk(Context& context, const DflashBlocks& blocks, const LossConfig& loss,
-                   Gradient gradient, Chunk chunk, Run& run, Results& results) const;
-  void compare(Context& context, const DflashBlocks& blocks, const LossConfig& loss,
-               Gradient gradient, const Chunk& chunk, const Run& run, Results& results,
+  /// Only supervised slots reach the head, in chunks of rows.
+  void learn(Context& context, const Inputs& in, const LossConfig& loss, Gradient gradient,
+             Run& run, const Results& results) const;
+  void learn_chunk(Context& context, const Inputs& in, const LossConfig& loss, Gradient gradient,
+                   Chunk chunk, Run& run, const Results& results) const;
+  void compare(Context& context, const Inputs& in, const LossConfig& loss, Gradient gradient,
+               const Chunk& chunk, const Run& run, const Results& results,
                TensorView dnormed) const;
+  /// D-PACE's weights follow from the losses of whole blocks, which a pass without gradients gives.
+  Status weigh(Context& context, const LossConfig& loss, DflashBlocks& blocks, const Inputs& in,
+               const Results& results) const;
 
   DrafterConfig config_;
   TargetParts target_;
@@ -96,6 +114,7 @@ class DflashDrafter final : public Drafter {
   std::unique_ptr<Linear> fc_proj_;
   std::unique_ptr<FrozenHead> head_;
   mutable RopeTable rope_;
+  GraphCache graphs_;
 };
 
 }  // namespace percheron

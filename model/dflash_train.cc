@@ -33,13 +33,29 @@ void DflashDrafter::fuse_backward(Context& context, const Run& run) const {
                      TensorView(), listener_);
 }
 
-void DflashDrafter::run_layers(Context& context, const DflashBlocks& blocks, Run& run) const {
+DflashDrafter::Run DflashDrafter::run_forward(Context& context, const Inputs& in) const {
+  const int64_t captured =
+      static_cast<int64_t>(config_.capture.size()) * config_.target_hidden_size;
+  Run run;
+  if (in.states.dim(1) > captured) {
+    run.last = in.states.columns(captured, captured + config_.target_hidden_size);
+  }
+  fuse(context, in.states.columns(0, captured), run);
+  run.shared.key_positions = in.key_positions;
+  run.shared.query_positions = in.key_positions.rows(in.tokens, in.tokens + in.queries);
+  for (const TensorView& intervals : in.intervals) {
+    run.layers.emplace_back();
+    run.layers.back().intervals = intervals;
+  }
+  run_layers(context, in, run);
+  return run;
+}
+
+void DflashDrafter::run_layers(Context& context, const Inputs& in, Run& run) const {
   Arena& arena = context.arena;
-  const int64_t queries = static_cast<int64_t>(blocks.input_ids.size());
-  const int64_t hidden = config_.body.hidden_size;
-  const TensorView ids = upload(context, blocks.input_ids, {queries});
+  const int64_t queries = in.queries, hidden = config_.body.hidden_size;
   TensorView x = arena.take(DType::kF32, {queries, hidden});
-  context.device.ops().gather_rows(context, target_.embedding, ids, x);
+  context.device.ops().gather_rows(context, target_.embedding, in.ids, x);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const TensorView out = arena.take(DType::kF32, {queries, hidden});
     layers_[i]->forward(context, rope_, run.shared, x, run.layers[i], out);
@@ -61,21 +77,18 @@ void DflashDrafter::run_layers_backward(Context& context, Run& run) const {
 }
 
 /// Losses of the chunk's slots into `results`; with Gradient::kInPlace also dnormed [R, H].
-void DflashDrafter::compare(Context& context, const DflashBlocks& blocks, const LossConfig& loss,
-                            Gradient gradient, const Chunk& chunk, const Run& run, Results& results,
-                            TensorView dnormed) const {
+void DflashDrafter::compare(Context& context, const Inputs& in, const LossConfig& loss,
+                            Gradient gradient, const Chunk& chunk, const Run& run,
+                            const Results& results, TensorView dnormed) const {
   const Ops& ops = context.device.ops();
   Arena& arena = context.arena;
   const int64_t count = chunk.end - chunk.begin;
-  const size_t first = static_cast<size_t>(chunk.begin), n = static_cast<size_t>(count);
-  const TensorView weights =
-      upload(context, std::span<const float>(blocks.weights).subspan(first, n), {count});
+  const TensorView weights = in.weights.rows(chunk.begin, chunk.end);
   const TensorView logits = arena.take(DType::kF32, {count, config_.draft_vocab_size});
   const TensorView value = results.loss.rows(chunk.begin, chunk.end);
   const TensorView argmax = results.argmax.rows(chunk.begin, chunk.end);
   if (loss.hard_labels) {
-    const TensorView labels =
-        upload(context, std::span<const int32_t>(blocks.labels).subspan(first, n), {count});
+    const TensorView labels = in.labels.rows(chunk.begin, chunk.end);
     head_->forward(context, chunk.normed, logits);
     ops.cross_entropy(context, logits, labels, weights, gradient, value, argmax);
     if (gradient == Gradient::kInPlace) {
@@ -84,8 +97,8 @@ void DflashDrafter::compare(Context& context, const DflashBlocks& blocks, const 
     return;
   }
   const TensorView teacher = arena.take(DType::kF32, {count, config_.draft_vocab_size});
-  teacher_logits(context, target_, *head_, run.last,
-                 std::span<const int32_t>(blocks.teacher_rows).subspan(first, n), dtype_, teacher);
+  teacher_logits(context, target_, *head_, run.last, in.teacher_rows.rows(chunk.begin, chunk.end),
+                 dtype_, teacher);
   const TensorView scaled = arena.take(DType::kF32, {count});
   const TensorView term_value = arena.take(DType::kF32, {count});
   ops.fill_zero(context, value);
@@ -103,24 +116,21 @@ void DflashDrafter::compare(Context& context, const DflashBlocks& blocks, const 
   }
 }
 
-void DflashDrafter::learn_chunk(Context& context, const DflashBlocks& blocks,
-                                const LossConfig& loss, Gradient gradient, Chunk chunk, Run& run,
-                                Results& results) const {
+void DflashDrafter::learn_chunk(Context& context, const Inputs& in, const LossConfig& loss,
+                                Gradient gradient, Chunk chunk, Run& run,
+                                const Results& results) const {
   const Ops& ops = context.device.ops();
   Arena& arena = context.arena;
   const Arena::Scope scope(arena);
   const int64_t count = chunk.end - chunk.begin, hidden = config_.body.hidden_size;
-  chunk.rows = upload(context,
-                      std::span<const int32_t>(blocks.rows)
-                          .subspan(static_cast<size_t>(chunk.begin), static_cast<size_t>(count)),
-                      {count});
+  chunk.rows = in.rows.rows(chunk.begin, chunk.end);
   chunk.outputs = arena.take(DType::kF32, {count, hidden});
   chunk.normed = arena.take(dtype_, {count, hidden});
   chunk.inverse_rms = arena.take(DType::kF32, {count});
   ops.gather_rows(context, run.out, chunk.rows, chunk.outputs);
   ops.rms_norm(context, chunk.outputs, norm_->value, epsilon_, chunk.normed, chunk.inverse_rms);
   const TensorView dnormed = arena.take(dtype_, {count, hidden});
-  compare(context, blocks, loss, gradient, chunk, run, results, dnormed);
+  compare(context, in, loss, gradient, chunk, run, results, dnormed);
   if (gradient == Gradient::kNone) return;
   const TensorView doutputs = arena.take(DType::kF32, {count, hidden});
   ops.rms_norm_backward(context, dnormed, chunk.outputs, norm_->value, chunk.inverse_rms,
@@ -128,41 +138,30 @@ void DflashDrafter::learn_chunk(Context& context, const DflashBlocks& blocks,
   ops.scatter_add_rows(context, doutputs, chunk.rows, run.gradient);
 }
 
-/// Only supervised slots reach the head, in chunks of rows. D-PACE's weights depend on the losses
-/// of a whole block, so they take a first pass without gradients.
-Result<DflashOutcome> DflashDrafter::learn(Context& context, DflashBlocks& blocks,
-                                           const LossConfig& loss, Run& run) const {
-  const Ops& ops = context.device.ops();
-  Arena& arena = context.arena;
-  const int64_t all = static_cast<int64_t>(blocks.rows.size());
-  Results results;
-  results.loss = arena.take(DType::kF32, {all});
-  results.argmax = arena.take(DType::kI32, {all});
-  results.teacher_argmax = arena.take(DType::kI32, {all});
-  run.gradient = arena.take(DType::kF32, {run.out.dim(0), config_.body.hidden_size});
-  ops.fill_zero(context, run.gradient);
-  const int64_t chunk_rows = loss_chunk_rows(loss, config_.draft_vocab_size);
-  const auto pass = [&](Gradient gradient) {
-    for (int64_t begin = 0; begin < all; begin += chunk_rows) {
-      Chunk chunk;
-      chunk.begin = begin;
-      chunk.end = std::min(all, begin + chunk_rows);
-      learn_chunk(context, blocks, loss, gradient, chunk, run, results);
-    }
-  };
-  DflashOutcome outcome;
-  if (loss.position_weight == PositionWeight::kDpace) {
-    pass(Gradient::kNone);
-    download(context, results.loss, outcome.loss);
-    PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
-    blocks.weights = dpace_weights(outcome.loss, loss, blocks);
+void DflashDrafter::learn(Context& context, const Inputs& in, const LossConfig& loss,
+                          Gradient gradient, Run& run, const Results& results) const {
+  if (gradient == Gradient::kInPlace) {
+    run.gradient = context.arena.take(DType::kF32, {run.out.dim(0), config_.body.hidden_size});
+    context.device.ops().fill_zero(context, run.gradient);
   }
-  pass(Gradient::kInPlace);
-  download(context, results.loss, outcome.loss);
-  download(context, results.argmax, outcome.argmax);
-  if (!loss.hard_labels) download(context, results.teacher_argmax, outcome.teacher_argmax);
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
-  return outcome;
+  const int64_t chunk_rows = loss_chunk_rows(loss, config_.draft_vocab_size);
+  for (int64_t begin = 0; begin < in.trained; begin += chunk_rows) {
+    Chunk chunk;
+    chunk.begin = begin;
+    chunk.end = std::min(in.trained, begin + chunk_rows);
+    learn_chunk(context, in, loss, gradient, chunk, run, results);
+  }
+}
+
+Status DflashDrafter::weigh(Context& context, const LossConfig& loss, DflashBlocks& blocks,
+                            const Inputs& in, const Results& results) const {
+  // The one wait amid a micro-batch: the host turns the losses of whole blocks into weights.
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> losses,
+                             to_host<float>(context, results.loss));  // of padding, too
+  blocks.weights = dpace_weights(losses, loss, blocks);
+  context.device.upload_bytes(context.stream, in.weights.data(), blocks.weights.data(),
+                              blocks.weights.size() * sizeof(float));
+  return ok_status();
 }
 
 }  // namespace percheron

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "model/parameter_list.h"
 
@@ -84,21 +85,52 @@ int64_t loss_chunk_rows(const LossConfig& loss, int64_t vocabulary) {
   return std::max<int64_t>(1, loss.workspace_bytes / row_bytes);
 }
 
+int64_t padded_rows(const Device& device, int64_t rows) {
+  if (!device.info().graphs) return rows;
+  constexpr uint64_t kRowsMin = 16;
+  const uint64_t step = std::max(kRowsMin, std::bit_floor(static_cast<uint64_t>(rows)) / 16);
+  return static_cast<int64_t>((static_cast<uint64_t>(rows) + step - 1) / step * step);
+}
+
+TensorView upload_states(Context& context, const Features& features, int64_t rows) {
+  const int64_t tokens = features.batch.tokens();
+  const TensorView states =
+      context.arena.take(features.dtype, {rows, features.slots * features.hidden_size});
+  context.device.copy_bytes(context.stream, states.data(), features.hidden_states.data(),
+                            states.rows(0, tokens).bytes());
+  if (rows > tokens) context.device.ops().fill_zero(context, states.rows(tokens, rows));
+  return states;
+}
+
+std::vector<uint64_t> graph_key(std::initializer_list<ConstTensorView> tensors,
+                                const LossConfig& loss) {
+  std::vector<uint64_t> key = {loss.hard_labels ? 1u : 0u,
+                               static_cast<uint64_t>(loss.workspace_bytes)};
+  for (const LossTerm& term : loss_terms(loss)) {
+    key.push_back(static_cast<uint64_t>(term.kind));
+    key.push_back(std::bit_cast<uint64_t>(term.factor));
+  }
+  for (const ConstTensorView& x : tensors) {
+    key.push_back(reinterpret_cast<uintptr_t>(x.data()));
+    key.push_back(static_cast<uint64_t>(x.dtype()));
+    for (int i = 0; i < x.rank(); ++i) key.push_back(static_cast<uint64_t>(x.dim(i)));
+  }
+  return key;
+}
+
 std::vector<LossTerm> loss_terms(const LossConfig& loss) {
   if (!loss.mixture.empty()) return loss.mixture;
   return {LossTerm{loss.teacher_loss, 1.0}};
 }
 
 void teacher_logits(Context& context, const TargetParts& target, const FrozenHead& head,
-                    ConstTensorView last, std::span<const int32_t> rows, DType dtype,
-                    TensorView logits) {
+                    ConstTensorView last, ConstTensorView rows, DType dtype, TensorView logits) {
   const Ops& ops = context.device.ops();
   const Arena::Scope scope(context.arena);
-  const int64_t count = static_cast<int64_t>(rows.size()), hidden = last.dim(1);
-  const TensorView wanted = upload(context, rows, {count});
+  const int64_t count = rows.dim(0), hidden = last.dim(1);
   const TensorView chosen = context.arena.take(DType::kF32, {count, hidden});
   const TensorView normed = context.arena.take(dtype, {count, hidden});
-  ops.gather_rows(context, last, wanted, chosen);
+  ops.gather_rows(context, last, rows, chosen);
   ops.rms_norm(context, chosen, target.final_norm, static_cast<float>(target.rms_norm_eps), normed,
                TensorView());
   head.forward(context, normed, logits);

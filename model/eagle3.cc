@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "model/drafter_inputs.h"
@@ -129,28 +130,68 @@ Result<StepSums> Eagle3Drafter::forward_backward_with_teacher(Context& context,
                                                               const LossConfig& loss,
                                                               ConstTensorView teacher_logits) {
   PERCHERON_RETURN_IF_ERROR(check(features, loss, teacher_logits.present()));
-  PERCHERON_ASSIGN_OR_RETURN(const Eagle3Rows rows, plan_eagle3_rows(features, loss, to_draft_));
+  PERCHERON_ASSIGN_OR_RETURN(Eagle3Rows rows, plan_eagle3_rows(features, loss, to_draft_));
   if (rows.teacher_rows.empty()) return sum_up_eagle3(rows, Eagle3Outcome(), draft_ids_);
+  if (context.device.info().graphs) {
+    const int64_t learning = std::max(std::ssize(rows.queries), std::ssize(rows.teacher_rows));
+    pad_eagle3_rows(rows, padded_rows(context.device, rows.tokens),
+                    padded_rows(context.device, learning));
+  }
 
   const Arena::Scope scope(context.arena);
   PERCHERON_RETURN_IF_ERROR(rope_.reserve(context, longest_document(features.batch) + rows.steps));
-  const TensorView states =
-      context.arena.take(features.dtype, {rows.tokens, features.slots * features.hidden_size});
-  context.device.copy_bytes(context.stream, states.data(), features.hidden_states.data(),
-                            states.bytes());
-  Unrolled run;
-  run.teacher_logits = teacher_logits;
-  const int64_t captured =
-      static_cast<int64_t>(config_.capture.size()) * config_.target_hidden_size;
-  if (features.has_last) {
-    run.last = states.columns(captured, captured + config_.target_hidden_size);
+  Inputs in = upload_inputs(context, features, rows);
+  in.teacher_logits = teacher_logits;
+  const Results results{context.arena.take(DType::kF32, {in.steps, in.teachers}),
+                        context.arena.take(DType::kI32, {in.steps, in.teachers}),
+                        context.arena.take(DType::kI32, {1, in.teachers})};
+  if (listener_ != nullptr) {  // It is told amid the pass, and a graph has no middle.
+    const Arena::Scope pass(context.arena);
+    compute(context, in, loss, results);
+  } else {
+    graphs_.run(context,
+                graph_key({in.states, in.first_ids, in.first_positions, in.query_rows, in.ids,
+                           in.positions, in.intervals, in.teacher_rows, in.learning_rows,
+                           in.weights, in.teacher_logits, results.loss, rope_.cos(), rope_.sin()},
+                          loss),
+                [&] { compute(context, in, loss, results); });
   }
-  fuse(context, states.columns(0, captured), run.fused);
-  unroll(context, rows, run);
-  const Results results = learn(context, rows, loss, run);
-  unroll_backward(context, run);
   PERCHERON_ASSIGN_OR_RETURN(const Eagle3Outcome outcome, read_back(context, results));
   return sum_up_eagle3(rows, outcome, draft_ids_);
+}
+
+Eagle3Drafter::Inputs Eagle3Drafter::upload_inputs(Context& context, const Features& features,
+                                                   const Eagle3Rows& rows) const {
+  Inputs in;
+  in.tokens = std::ssize(rows.first_ids);
+  in.queries = std::ssize(rows.queries);
+  in.steps = rows.steps;
+  in.teachers = std::ssize(rows.teacher_rows);
+  in.states = upload_states(context, features, in.tokens);
+  in.first_ids = upload(context, rows.first_ids, {in.tokens});
+  in.first_positions = upload(context, rows.first_positions, {in.tokens});
+  in.query_rows = upload(context, rows.queries, {in.queries});
+  in.ids = upload(context, rows.input_ids, {in.steps, in.queries});
+  in.positions = upload(context, rows.positions, {in.steps, in.queries});
+  in.intervals = upload(context, rows.intervals, {in.steps * in.queries, 4});
+  in.teacher_rows = upload(context, rows.teacher_rows, {in.teachers});
+  in.learning_rows = upload(context, rows.query_rows, {in.steps, in.teachers});
+  in.weights = upload(context, rows.weights, {in.steps, in.teachers});
+  return in;
+}
+
+void Eagle3Drafter::compute(Context& context, const Inputs& in, const LossConfig& loss,
+                            const Results& results) const {
+  const int64_t captured =
+      static_cast<int64_t>(config_.capture.size()) * config_.target_hidden_size;
+  Unrolled run;
+  if (in.states.dim(1) > captured) {
+    run.last = in.states.columns(captured, captured + config_.target_hidden_size);
+  }
+  fuse(context, in.states.columns(0, captured), run.fused);
+  unroll(context, in, run);
+  learn(context, in, loss, run, results);
+  unroll_backward(context, run);
 }
 
 }  // namespace percheron

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/graph_cache.h"
 #include "model/drafter.h"
 #include "model/eagle3_layer.h"
 #include "model/eagle3_rows.h"
@@ -66,6 +67,18 @@ class Eagle3Drafter final : public Drafter {
   using Step = Eagle3Layer::Step;
   using KeysValues = Eagle3Layer::KeysValues;
 
+  /// A micro-batch as it is uploaded: what the plan of its rows decides is on the device, so that
+  /// the work after it depends on nothing but shapes and addresses.
+  struct Inputs {
+    int64_t tokens = 0, queries = 0, steps = 0, teachers = 0;  // T, A, L, R
+    TensorView states;                                         // [T, slots H], the features' dtype
+    TensorView first_ids, first_positions;                     // I32 [T]
+    TensorView query_rows;                                     // I32 [A]
+    TensorView ids, positions, intervals;                      // I32 [L, A], [L, A], [L A, 4]
+    TensorView teacher_rows;                                   // I32 [R]
+    TensorView learning_rows, weights;                         // I32 [L, R], f32 [L, R]
+    ConstTensorView teacher_logits;                            // given from outside, or absent
+  };
   /// The captured states on their way to the layer.
   struct Fused {
     TensorView states;  // [T, K H]
@@ -75,8 +88,7 @@ class Eagle3Drafter final : public Drafter {
   };
   /// One unrolled forward pass.
   struct Unrolled {
-    TensorView last;                 // [T, H] of the features' dtype, or absent
-    ConstTensorView teacher_logits;  // given from outside, or absent
+    TensorView last;  // [T, H] of the features' dtype, or absent
     Fused fused;
     KeysValues kv;
     std::vector<Step> steps;
@@ -102,13 +114,17 @@ class Eagle3Drafter final : public Drafter {
   Status check(const Features& features, const LossConfig& loss, bool teacher_given) const;
   void fuse(Context& context, ConstTensorView states, Fused& fused) const;
   void fuse_backward(Context& context, const Fused& fused, ConstTensorView gradient) const;
-  void unroll(Context& context, const Eagle3Rows& rows, Unrolled& run) const;
+  Inputs upload_inputs(Context& context, const Features& features, const Eagle3Rows& rows) const;
+  /// All of a micro-batch's work on the device between its upload and its results.
+  void compute(Context& context, const Inputs& in, const LossConfig& loss,
+               const Results& results) const;
+  void unroll(Context& context, const Inputs& in, Unrolled& run) const;
   void unroll_backward(Context& context, Unrolled& run) const;
-  Results learn(Context& context, const Eagle3Rows& rows, const LossConfig& loss,
-                Unrolled& run) const;
-  void teach(Context& context, const Eagle3Rows& rows, const Unrolled& run, Chunk& chunk) const;
-  void learn_step(Context& context, const Eagle3Rows& rows, const LossConfig& loss,
-                  const Chunk& chunk, int64_t k, Unrolled& run, Results& results) const;
+  void learn(Context& context, const Inputs& in, const LossConfig& loss, Unrolled& run,
+             const Results& results) const;
+  void teach(Context& context, const Inputs& in, const Unrolled& run, Chunk& chunk) const;
+  void learn_step(Context& context, const Inputs& in, const LossConfig& loss, const Chunk& chunk,
+                  int64_t k, Unrolled& run, const Results& results) const;
   void learn_term(Context& context, const LossTerm& term, const Chunk& chunk,
                   ConstTensorView normed, ConstTensorView weights, TensorView argmax,
                   TensorView teacher_argmax, TensorView loss, Write write,
@@ -129,6 +145,7 @@ class Eagle3Drafter final : public Drafter {
   std::unique_ptr<Linear> fc_proj_, head_proj_;
   std::unique_ptr<FrozenHead> teacher_head_;
   mutable RopeTable rope_;
+  GraphCache graphs_;
 };
 
 }  // namespace percheron

@@ -11,35 +11,32 @@ namespace percheron {
 
 /// Fills the teacher logits of the chunk's rows: given, or final norm and head
 /// over the last layer's output.
-void Eagle3Drafter::teach(Context& context, const Eagle3Rows& rows, const Unrolled& run,
+void Eagle3Drafter::teach(Context& context, const Inputs& in, const Unrolled& run,
                           Chunk& chunk) const {
   const int64_t count = chunk.end - chunk.begin;
-  const std::span<const int32_t> wanted(rows.teacher_rows.data() + chunk.begin,
-                                        static_cast<size_t>(count));
+  const TensorView wanted = in.teacher_rows.rows(chunk.begin, chunk.end);
   chunk.teacher_logits = context.arena.take(DType::kF32, {count, config_.draft_vocab_size});
-  if (!run.teacher_logits.present()) {
+  if (!in.teacher_logits.present()) {
     teacher_logits(context, target_, *teacher_head_, run.last, wanted, dtype_,
                    chunk.teacher_logits);
     return;
   }
-  const Arena::Scope scope(context.arena);
-  context.device.ops().gather_rows(context, run.teacher_logits, upload(context, wanted, {count}),
-                                   chunk.teacher_logits);
+  context.device.ops().gather_rows(context, in.teacher_logits, wanted, chunk.teacher_logits);
 }
 
 /// One step's losses on a chunk, and the gradients of head, norm and the step's
 /// output.
-void Eagle3Drafter::learn_step(Context& context, const Eagle3Rows& rows, const LossConfig& loss,
+void Eagle3Drafter::learn_step(Context& context, const Inputs& in, const LossConfig& loss,
                                const Chunk& chunk, int64_t k, Unrolled& run,
-                               Results& results) const {
+                               const Results& results) const {
   const Ops& ops = context.device.ops();
   Arena& arena = context.arena;
   const Arena::Scope scope(arena);
   const int64_t count = chunk.end - chunk.begin, hidden = config_.body.hidden_size;
-  const int64_t all = static_cast<int64_t>(rows.teacher_rows.size());
-  const size_t first = static_cast<size_t>(k * all + chunk.begin), n = static_cast<size_t>(count);
-  const TensorView query_rows =
-      upload(context, std::span<const int32_t>(rows.query_rows).subspan(first, n), {count});
+  const auto of_chunk = [&](const TensorView& x, int64_t row) {
+    return x.rows(row, row + 1).reshaped({in.teachers}).rows(chunk.begin, chunk.end);
+  };
+  const TensorView query_rows = of_chunk(in.learning_rows, k);
   const TensorView outputs = arena.take(DType::kF32, {count, hidden});
   const TensorView normed = arena.take(dtype_, {count, hidden});
   const TensorView inverse_rms = arena.take(DType::kF32, {count});
@@ -51,14 +48,9 @@ void Eagle3Drafter::learn_step(Context& context, const Eagle3Rows& rows, const L
     ops.rms_norm(context, outputs, norm_->value, epsilon_, normed, inverse_rms);
   }
   const TensorView dnormed = arena.take(dtype_, {count, hidden});
-  const TensorView weights =
-      upload(context, std::span<const float>(rows.weights).subspan(first, n), {count});
-  const auto of_chunk = [&](const TensorView& x, int64_t row) {
-    return x.rows(row, row + 1).reshaped({all}).rows(chunk.begin, chunk.end);
-  };
   Write write = Write::kOverwrite;
   for (const LossTerm& term : loss_terms(loss)) {
-    learn_term(context, term, chunk, normed, weights, of_chunk(results.argmax, k),
+    learn_term(context, term, chunk, normed, of_chunk(in.weights, k), of_chunk(results.argmax, k),
                of_chunk(results.teacher_argmax, 0), of_chunk(results.loss, k), write, dnormed);
     write = Write::kAdd;
   }
@@ -94,31 +86,25 @@ void Eagle3Drafter::learn_term(Context& context, const LossTerm& term, const Chu
   head_proj_->backward(context, logits, normed, write, dnormed);
 }
 
-Eagle3Drafter::Results Eagle3Drafter::learn(Context& context, const Eagle3Rows& rows,
-                                            const LossConfig& loss, Unrolled& run) const {
+void Eagle3Drafter::learn(Context& context, const Inputs& in, const LossConfig& loss, Unrolled& run,
+                          const Results& results) const {
   const Ops& ops = context.device.ops();
   Arena& arena = context.arena;
-  const int64_t all = static_cast<int64_t>(rows.teacher_rows.size());
-  Results results;
-  results.loss = arena.take(DType::kF32, {rows.steps, all});
-  results.argmax = arena.take(DType::kI32, {rows.steps, all});
-  results.teacher_argmax = arena.take(DType::kI32, {1, all});
+  const int64_t all = in.teachers;
   ops.fill_zero(context, results.loss);
-  for (int64_t k = 0; k < rows.steps; ++k) {
-    run.gradients.push_back(arena.take(
-        DType::kF32, {static_cast<int64_t>(rows.queries.size()), config_.body.hidden_size}));
+  for (int64_t k = 0; k < in.steps; ++k) {
+    run.gradients.push_back(arena.take(DType::kF32, {in.queries, config_.body.hidden_size}));
     ops.fill_zero(context, run.gradients.back());
   }
   const int64_t chunk_rows = loss_chunk_rows(loss, config_.draft_vocab_size);
   for (int64_t begin = 0; begin < all; begin += chunk_rows) {
     const Arena::Scope scope(arena);
     Chunk chunk{begin, std::min(all, begin + chunk_rows), TensorView()};
-    teach(context, rows, run, chunk);
-    for (int64_t k = 0; k < rows.steps; ++k) {
-      learn_step(context, rows, loss, chunk, k, run, results);
+    teach(context, in, run, chunk);
+    for (int64_t k = 0; k < in.steps; ++k) {
+      learn_step(context, in, loss, chunk, k, run, results);
     }
   }
-  return results;
 }
 
 Result<Eagle3Outcome> Eagle3Drafter::read_back(Context& context, const Results& results) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/drafter_inputs.h"
+
 namespace percheron {
 namespace {
 
@@ -183,6 +185,29 @@ Result<Eagle3Rows> plan_eagle3_rows(const Features& features, const LossConfig& 
   lay_out_inputs(batch, loss, rows);
   rows.weight = denominator_of(batch, loss, rows) + loss.denominator_epsilon;
   return rows;
+}
+
+void pad_eagle3_rows(Eagle3Rows& rows, int64_t tokens, int64_t learning) {
+  const int64_t queries = std::ssize(rows.queries), teachers = std::ssize(rows.teacher_rows);
+  PERCHERON_CHECK(tokens >= rows.tokens && learning >= std::max(queries, teachers),
+                  "rows are only added");
+  rows.first_ids.resize(static_cast<size_t>(tokens), 0);
+  rows.first_positions.resize(static_cast<size_t>(tokens), 0);
+  // Keys of later steps lie behind those of all rows.
+  for (size_t at = 0; at < rows.intervals.size(); at += 4) {
+    for (size_t bound : {at + 2, at + 3}) {
+      rows.intervals[bound] += static_cast<int32_t>(tokens - rows.tokens);
+    }
+  }
+  const auto ints = [](const std::vector<int32_t>& x) { return std::span<const int32_t>(x); };
+  rows.queries.resize(static_cast<size_t>(learning), -1);
+  rows.input_ids = widened(ints(rows.input_ids), queries, learning, 1, 0);
+  rows.positions = widened(ints(rows.positions), queries, learning, 1, 0);
+  rows.intervals = widened(ints(rows.intervals), queries, learning, 4, 0);
+  rows.teacher_rows.resize(static_cast<size_t>(learning), -1);
+  rows.truth.resize(static_cast<size_t>(learning), -1);
+  rows.query_rows = widened(ints(rows.query_rows), teachers, learning, 1, -1);
+  rows.weights = widened(std::span<const float>(rows.weights), teachers, learning, 1, 0.0f);
 }
 
 StepSums sum_up_eagle3(const Eagle3Rows& rows, const Eagle3Outcome& outcome,

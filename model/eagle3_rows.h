@@ -50,6 +50,10 @@ struct Eagle3Rows {
   int64_t supervised = 0;
 };
 
+/// Adds rows that learn nothing: T becomes `tokens` on the device, A and R both `learning`. The
+/// metrics' fields stay. `rows` was laid out by plan_eagle3_rows().
+void pad_eagle3_rows(Eagle3Rows& rows, int64_t tokens, int64_t learning);
+
 /// What the loss stage found for each row of the plan, on the host; all empty
 /// when it has no rows.
 struct Eagle3Outcome {

@@ -53,27 +53,23 @@ void Eagle3Drafter::fuse_backward(Context& context, const Fused& fused,
   }
 }
 
-void Eagle3Drafter::unroll(Context& context, const Eagle3Rows& rows, Unrolled& run) const {
+void Eagle3Drafter::unroll(Context& context, const Inputs& in, Unrolled& run) const {
   Arena& arena = context.arena;
-  const int64_t tokens = rows.tokens, steps = rows.steps, hidden = config_.body.hidden_size;
-  const int64_t queries = static_cast<int64_t>(rows.queries.size());
-  const TensorView ids = upload(context, rows.input_ids, {steps, queries});
-  const TensorView positions = upload(context, rows.positions, {steps, queries});
-  const TensorView intervals = upload(context, rows.intervals, {steps * queries, 4});
-  run.kv = layer_->make_keys_values(context, tokens, queries, steps);
+  const int64_t steps = in.steps, queries = in.queries, hidden = config_.body.hidden_size;
+  run.kv = layer_->make_keys_values(context, in.tokens, queries, steps);
   TensorView hidden_states = run.fused.hidden;
   for (int64_t k = 0; k < steps; ++k) {
     Step step;
     step.index = k;
-    step.input_ids = ids.rows(k, k + 1).reshaped({queries});
-    step.positions = positions.rows(k, k + 1).reshaped({queries});
-    step.intervals = intervals.rows(k * queries, (k + 1) * queries);
+    step.input_ids = in.ids.rows(k, k + 1).reshaped({queries});
+    step.positions = in.positions.rows(k, k + 1).reshaped({queries});
+    step.intervals = in.intervals.rows(k * queries, (k + 1) * queries);
     step.hidden = hidden_states;
     if (k == 0) {
-      step.query_rows = upload(context, rows.queries, {queries});
+      step.query_rows = in.query_rows;
       step.query_positions = step.positions;
-      step.input_ids = upload(context, rows.first_ids, {tokens});
-      step.positions = upload(context, rows.first_positions, {tokens});
+      step.input_ids = in.first_ids;
+      step.positions = in.first_positions;
     }
     layer_->forward(context, target_.embedding, rope_, run.kv, step);
     hidden_states = step.out;

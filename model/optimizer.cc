@@ -93,7 +93,6 @@ Result<double> DrafterOptimizer::step(Context& context, double weight, double ra
   PERCHERON_ASSIGN_OR_RETURN(const double norm, gradient_norm(context, weight, squared_norm));
   ++steps_;
   for (Slot& slot : slots_) update(context, slot, rate_factor, scale);
-  PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
   return norm;
 }
 
@@ -101,6 +100,7 @@ Result<double> DrafterOptimizer::gradient_norm(Context& context, double weight,
                                                ConstTensorView squared_norm) {
   double sum = 0;
   context.device.copy_bytes(context.stream, &sum, squared_norm.data(), sizeof(sum));
+  // The one wait of a step: nothing is applied before the host knows that the gradients are finite.
   PERCHERON_RETURN_IF_ERROR(context.stream.wait_idle());
   if (!std::isfinite(sum)) return not_finite(context);
   return std::sqrt(sum) / weight;

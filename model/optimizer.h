@@ -62,9 +62,9 @@ class Optimizer {
 
   /// One update: gradients are divided by `weight`, clipped together to clip_norm, and applied with
   /// every base rate times `rate_factor` (the schedule's); then they are zeroed. Returns the norm
-  /// of the averaged gradient before clipping. Waits for the stream. kDataLoss, naming the first
-  /// such parameter, if a gradient is not finite; kInvalidArgument if weight is not positive.
-  /// Parameters and moments are unchanged then.
+  /// of the averaged gradient before clipping. Waits for that norm, not for the update. kDataLoss,
+  /// naming the first such parameter, if a gradient is not finite; kInvalidArgument if weight is
+  /// not positive. Parameters and moments are unchanged then.
   virtual Result<double> step(Context& context, double weight, double rate_factor) = 0;
 
   /// Updates done so far.

@@ -39,15 +39,14 @@ class ParameterList {
   Status status_;
 };
 
-/// A view of `values` in device memory, taken from the arena; `values` must live until the stream
-/// is idle.
+/// A view of `values` in device memory, taken from the arena; `values` may go at once.
 template <class T>
 TensorView upload(Context& context, std::span<const T> values,
                   std::initializer_list<int64_t> shape) {
   const TensorView view = context.arena.take(DTypeOf<T>::value, shape);
   PERCHERON_CHECK(view.elements() == static_cast<int64_t>(values.size()),
                   "the shape must match the values");
-  context.device.copy_bytes(context.stream, view.data(), values.data(), view.bytes());
+  context.device.upload_bytes(context.stream, view.data(), values.data(), view.bytes());
   return view;
 }
 template <class T>

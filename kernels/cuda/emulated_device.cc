@@ -88,11 +88,13 @@ class EmulatedGraph final : public Graph {
 
 class EmulatedStream final : public cuda::KernelStream {
  public:
-  EmulatedStream(std::shared_ptr<WorkQueue> work, const DeviceMemory& memory, Device& device)
+  EmulatedStream(std::shared_ptr<WorkQueue> work, const DeviceMemory& memory, Device& device,
+                 bool graphs)
       : KernelStream(work.get()),
         work_(std::move(work)),
         memory_(memory),
         device_(device),
+        graphs_(graphs),
         ring_(device) {}
   /// Destroying a stream does not stop its work, whose errors nobody asks for.
   ~EmulatedStream() override { (void)work_->finish(); }
@@ -117,7 +119,7 @@ class EmulatedStream final : public cuda::KernelStream {
     work_->wait_for(static_cast<const EmulatedEvent&>(event).point);
   }
   Status begin_recording() override {
-    if (!device_.info().graphs) return Stream::begin_recording();
+    if (!graphs_) return Stream::begin_recording();
     PERCHERON_RETURN_IF_ERROR(work_->begin_recording());
     set_errors_apart();
     return ok_status();
@@ -150,6 +152,7 @@ class EmulatedStream final : public cuda::KernelStream {
   std::shared_ptr<WorkQueue> work_;
   const DeviceMemory& memory_;
   Device& device_;
+  const bool graphs_;
   UploadRing ring_;
 };
 
@@ -230,6 +233,7 @@ class EmulatedDevice final : public Device {
         memory_(options.guard, options.card_memory_bytes > 0 ? options.card_memory_bytes
                                                              : physical_memory_bytes()),
         timeline_(machine_, memory_),
+        graphs_(options.graphs),
         ops_(std::make_unique<cuda::HostProducts>(),
              causal_attention(id, options.causal_attention)) {
     info_.id = id;
@@ -237,14 +241,14 @@ class EmulatedDevice final : public Device {
     info_.threads = options.threads;
     info_.native_bf16 = true;
     info_.own_memory = options.card_memory_bytes > 0;
-    info_.graphs = options.graphs;
+    info_.graphs = true;
     info_.memory_bytes = info_.free_bytes = memory_.bytes_free();
   }
 
   const DeviceInfo& info() const override { return info_; }
   const Ops& ops() const override { return ops_; }
   std::unique_ptr<Stream> make_stream() override {
-    return std::make_unique<EmulatedStream>(timeline_.make_queue(), memory_, *this);
+    return std::make_unique<EmulatedStream>(timeline_.make_queue(), memory_, *this, graphs_);
   }
   std::unique_ptr<Event> make_event() override {
     return std::make_unique<EmulatedEvent>(counters_);
@@ -277,6 +281,7 @@ class EmulatedDevice final : public Device {
   Machine machine_;
   DeviceMemory memory_;
   Timeline timeline_;
+  const bool graphs_;
   cuda::CudaOps ops_;
   std::shared_ptr<EmulatedMemory> owner_ = std::make_shared<EmulatedMemory>(memory_, timeline_);
   std::shared_ptr<PinnedMemory> host_owner_ = std::make_shared<PinnedMemory>(timeline_);

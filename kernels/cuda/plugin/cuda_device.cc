@@ -75,10 +75,11 @@ class CudaGraph final : public Graph {
 class CudaStream final : public KernelStream {
  public:
   /// `made`: why there is no `stream`; every wait says it.
-  CudaStream(CudaCard& card, Device& device, void* stream, Status made)
+  CudaStream(CudaCard& card, Device& device, bool graphs, void* stream, Status made)
       : KernelStream(stream),
         card_(card),
         device_(device),
+        graphs_(graphs),
         stream_(stream),
         made_(std::move(made)),
         ring_(device) {}
@@ -125,7 +126,7 @@ class CudaStream final : public KernelStream {
 
   Status begin_recording() override {
     PERCHERON_RETURN_IF_ERROR(made_);
-    if (!device_.info().graphs) return Stream::begin_recording();
+    if (!graphs_) return Stream::begin_recording();
     PERCHERON_RETURN_IF_ERROR(
         card_.status(card_.runtime().begin_capture(stream_), "beginning a capture"));
     set_errors_apart();
@@ -158,6 +159,7 @@ class CudaStream final : public KernelStream {
 
   CudaCard& card_;
   Device& device_;
+  const bool graphs_;
   void* stream_;
   Status made_;
   UploadRing ring_;
@@ -165,9 +167,10 @@ class CudaStream final : public KernelStream {
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(DeviceInfo info, std::unique_ptr<CudaCard> card,
+  CudaDevice(DeviceInfo info, bool graphs, std::unique_ptr<CudaCard> card,
              std::unique_ptr<MatrixProducts> products, CausalAttention::Parts causal_attention)
       : info_(std::move(info)),
+        graphs_(graphs),
         card_(std::move(card)),
         ops_(std::move(products), std::move(causal_attention)) {}
 
@@ -178,7 +181,7 @@ class CudaDevice final : public Device {
     void* stream = nullptr;
     Status status = card_->select();
     if (status.ok()) status = card_->status(card_->runtime().create_stream(&stream), "no stream");
-    return std::make_unique<CudaStream>(*card_, *this, stream, status);
+    return std::make_unique<CudaStream>(*card_, *this, graphs_, stream, status);
   }
   std::unique_ptr<Event> make_event() override {
     return std::make_unique<CudaEvent>(*card_, counters_);
@@ -222,6 +225,7 @@ class CudaDevice final : public Device {
   }
 
   DeviceInfo info_;
+  const bool graphs_;
   std::unique_ptr<CudaCard> card_;
   CudaOps ops_;
   std::shared_ptr<CudaMemory> memory_ = std::make_shared<CudaMemory>(*card_);
@@ -268,14 +272,14 @@ Result<std::unique_ptr<Device>> make_cuda_device(DeviceId id, const DeviceOption
   info.threads = std::max(1, options.threads);
   info.native_bf16 = true;
   info.own_memory = true;
-  info.graphs = options.graphs;
+  info.graphs = true;
   CausalAttention::Parts attention{
       .wanted = options.causal_attention,
       .open_library = libraries.open_attention,
       .timer = std::make_unique<EventTimer>(*card),
       .tell = [id](const std::string& line) { log_info("{}: {}", to_string(id), line); }};
   return std::unique_ptr<Device>(std::make_unique<CudaDevice>(
-      info, std::move(card), std::move(products), std::move(attention)));
+      info, options.graphs, std::move(card), std::move(products), std::move(attention)));
 }
 
 }  // namespace percheron::cuda
