@@ -17,6 +17,7 @@
 #include "actors/feature_maker.h"
 #include "actors/policy/quarantine.h"
 #include "actors/run_fingerprint.h"
+#include "actors/scratch_reservation.h"
 #include "actors/tensor_parallel_target.h"
 #include "actors/weights_comparison.h"
 #include "base/units.h"
@@ -64,8 +65,10 @@ class CaptureJob {
   };
 
   Status load_targets();
-  Status load_target(const std::vector<DeviceId>& group,
-                     const std::shared_ptr<const TargetFiles>& files, const TargetOptions& options);
+  Status start_workers();
+  Status reserve_memory(const std::shared_ptr<const TargetFiles>& files);
+  Status load_target(Place& place, const std::shared_ptr<const TargetFiles>& files,
+                     const TargetOptions& options);
   Status look_at_directory();
   /// Of a micro-batch to come.
   int64_t most_tokens() const;
@@ -117,11 +120,9 @@ Status CaptureJob::load_targets() {
   PERCHERON_ASSIGN_OR_RETURN(
       const std::shared_ptr<const TargetFiles> files,
       open_target_files(files_, setup_->config.target().path(), setup_->target));
-  // A device that is named twice still takes its turns alone.
-  const std::vector<std::vector<DeviceId>> named = setup_->placement.target_groups();
-  for (const auto& group : std::set<std::vector<DeviceId>>(named.begin(), named.end())) {
-    PERCHERON_RETURN_IF_ERROR(load_target(group, files, options));
-  }
+  PERCHERON_RETURN_IF_ERROR(start_workers());
+  PERCHERON_RETURN_IF_ERROR(reserve_memory(files));
+  for (Place& place : places_) PERCHERON_RETURN_IF_ERROR(load_target(place, files, options));
   const Place& first = places_.front();
   PERCHERON_ASSIGN_OR_RETURN(
       const std::optional<WeightsReport> report,
@@ -130,19 +131,43 @@ Status CaptureJob::load_targets() {
   return ok_status();
 }
 
-Status CaptureJob::load_target(const std::vector<DeviceId>& group,
-                               const std::shared_ptr<const TargetFiles>& files,
-                               const TargetOptions& options) {
-  Place& place = places_.emplace_back();
-  std::vector<DeviceWorker*> workers;
-  for (const DeviceId id : group) {
-    Result<std::unique_ptr<DeviceWorker>> worker =
-        DeviceWorker::start(id, setup_->placement.device_options(), clock_);
-    if (!worker.ok()) return worker.status().with_context("placement.targets");
-    place.workers.push_back(std::move(worker).value());
-    workers.push_back(place.workers.back().get());
+Status CaptureJob::start_workers() {
+  // A device that is named twice still takes its turns alone.
+  const std::vector<std::vector<DeviceId>> named = setup_->placement.target_groups();
+  for (const auto& group : std::set<std::vector<DeviceId>>(named.begin(), named.end())) {
+    Place& place = places_.emplace_back();
+    for (const DeviceId id : group) {
+      Result<std::unique_ptr<DeviceWorker>> worker =
+          DeviceWorker::start(id, setup_->placement.device_options(), clock_);
+      if (!worker.ok()) return worker.status().with_context("placement.targets");
+      place.workers.push_back(std::move(worker).value());
+    }
   }
-  if (group.size() > 1) {
+  return ok_status();
+}
+
+// What a run of these features would take that trains nothing and has none of them yet.
+Status CaptureJob::reserve_memory(const std::shared_ptr<const TargetFiles>& files) {
+  auto setup = std::make_shared<RunSetup>(*setup_);
+  setup->features = plan_.shape;
+  setup->tokens_max = most_tokens();
+  setup->placement.trainers.clear();
+  setup->config.mutable_features()->clear_from();
+  std::vector<DeviceWorker*> workers;
+  for (const Place& place : places_) {
+    for (const auto& worker : place.workers) workers.push_back(worker.get());
+  }
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<std::string> lines,
+                             reserve_scratch(setup, files_, files, workers));
+  for (const std::string& line : lines) observer_.on_event(line);
+  return ok_status();
+}
+
+Status CaptureJob::load_target(Place& place, const std::shared_ptr<const TargetFiles>& files,
+                               const TargetOptions& options) {
+  std::vector<DeviceWorker*> workers;
+  for (const auto& worker : place.workers) workers.push_back(worker.get());
+  if (workers.size() > 1) {
     PERCHERON_ASSIGN_OR_RETURN(place.target,
                                TensorParallelTarget::load(files, workers, options, {}));
   } else {

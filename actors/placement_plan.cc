@@ -137,6 +137,7 @@ Result<PlacementPlan> resolve_placement(const proto::Placement& given) {
         "submit the run to a node, or leave it out");
   }
   PlacementPlan plan;
+  plan.graphs = given.cuda_graphs() != proto::Placement::OFF;
   if (!given.devices().empty()) {
     PERCHERON_ASSIGN_OR_RETURN(const std::vector<DeviceId> devices,
                                parse_devices("placement.devices", given.devices()));

@@ -16,13 +16,14 @@ struct PlacementPlan {
   int threads = 1;                 // cores of each CPU device
   int tensor_parallel = 1;         // consecutive devices of `targets` that hold one target together
   AttentionKernel attention = AttentionKernel::kOwn;
+  bool graphs = true;  // placement.cuda_graphs
 
   /// Every device in use, once, in order.
   std::vector<DeviceId> devices() const;
   /// The devices of each target actor, rank 0 first.
   std::vector<std::vector<DeviceId>> target_groups() const;
   /// How each device is opened.
-  DeviceOptions device_options() const { return {threads, attention}; }
+  DeviceOptions device_options() const { return {threads, attention, graphs}; }
 };
 
 /// "cuda:0+1", for messages and as a place of a service.

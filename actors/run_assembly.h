@@ -17,7 +17,7 @@ namespace percheron {
 /// Starts a worker for every device of parts.setup->placement.
 Status open_devices(RunParts& parts);
 /// Loads the target where a target or a trainer of this process needs it: for trainers alone
-/// without its layers.
+/// without its layers. Before that the devices' scratch memory is reserved.
 Status load_targets(RunParts& parts);
 /// Looks at the files of features and loads the targets' layers where they are needed all the same.
 Status open_offline(RunParts& parts, const std::string& target_hash, RunObserver& observer);

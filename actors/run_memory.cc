@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "actors/batch_source.h"
 #include "actors/gradient_reduction.h"
@@ -19,38 +20,54 @@
 namespace percheron {
 namespace {
 
+/// Bytes that stay, and the most that is taken from an arena at a time.
+struct CountedBytes {
+  uint64_t kept = 0, scratch = 0;
+};
+
 /// A device that only counts, with what a Context needs.
 class CountingDevice {
  public:
-  static Result<std::unique_ptr<CountingDevice>> open() {
+  /// Counts what `kind` takes.
+  static Result<std::unique_ptr<CountingDevice>> open(DeviceKind kind,
+                                                      const PlacementPlan& placement) {
+    DeviceOptions options = placement.device_options();
+    options.threads = 1;
+    options.planned = kind == DeviceKind::kCpu ? DeviceKind::kCpu : DeviceKind::kCuda;
     PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                               open_device({DeviceKind::kPlanning, 0}, DeviceOptions{1}));
-    return std::unique_ptr<CountingDevice>(new CountingDevice(std::move(device)));
+                               open_device({DeviceKind::kPlanning, 0}, options));
+    PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<Device> scratch,
+                               open_device({DeviceKind::kPlanning, 1}, options));
+    return std::unique_ptr<CountingDevice>(
+        new CountingDevice(std::move(device), std::move(scratch)));
   }
   Context& context() { return context_; }
-  uint64_t bytes() const { return planned_bytes(*device_); }
+  CountedBytes counted() const { return {planned_bytes(*device_), arena_.bytes_peak()}; }
 
  private:
-  explicit CountingDevice(std::unique_ptr<Device> device)
+  CountingDevice(std::unique_ptr<Device> device, std::unique_ptr<Device> scratch)
       : device_(std::move(device)),
+        scratch_(std::move(scratch)),
         stream_(device_->make_stream()),
-        arena_(*device_),
+        arena_(*scratch_),
         context_{*device_, *stream_, arena_} {}
 
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<Device> device_, scratch_;  // the arena's blocks are counted apart
   std::unique_ptr<Stream> stream_;
   Arena arena_;
   Context context_;
 };
 
-// The micro-batch of the first epoch, or of the held-out data, with most tokens: it decides the
-// activations.
-MicroBatch largest_batch(BatchSource& batches, int64_t epoch, const EpochPlan& plan) {
+// The held-out micro-batch with most tokens.
+std::optional<MicroBatch> largest_held_out(const RunSetup& setup, BatchSource& batches) {
+  const RunData& data = setup.data;
+  if (!data.held_out) return std::nullopt;
+  const EpochPlan plan = EpochPlan::make(data.held_out_selection, data.held_out_options, 0);
   int64_t largest = 0;
   for (int64_t i = 1; i < plan.micro_batches(); ++i) {
     if (plan.tokens(i) > plan.tokens(largest)) largest = i;
   }
-  return batches.make({epoch, largest});
+  return batches.make({kHeldOutEpoch, largest});
 }
 
 // Features as files give them: as large, their values don't matter.
@@ -63,14 +80,9 @@ Features blank_features(const RunSetup& setup, const MicroBatch& batch) {
   features.hidden_size = shape.hidden_size;
   features.has_last = shape.has_last;
   features.hidden_states.resize(shape.hidden_bytes(batch.tokens()));
-  if (shape.has_top1) features.top1.assign(batch.token_ids.size(), setup.draft_ids.front());
+  const int32_t id = setup.draft_ids.empty() ? 0 : setup.draft_ids.front();
+  if (shape.has_top1) features.top1.assign(batch.token_ids.size(), id);
   return features;
-}
-
-Result<Features> count_capture(Context& context, CapturePipeline& captures,
-                               const MicroBatch& batch) {
-  PERCHERON_ASSIGN_OR_RETURN(CapturePipeline::Pending pending, captures.begin(context, batch));
-  return pending.finish();
 }
 
 // One step and, with held-out data, one evaluation: each takes scratch that the others don't.
@@ -83,46 +95,53 @@ Status count_training(Context& context, DrafterTrainer& trainer, const Features&
   return held_out ? trainer.evaluate(context, *held_out).status() : ok_status();
 }
 
-/// The target's work in a run, counted once for each kind of rank.
-class TargetCount {
+/// What a run takes on devices of one kind, each kind of rank counted once.
+class KindCount {
  public:
-  TargetCount(const RunSetup& setup, FileSystem& files, BatchSource& batches)
-      : setup_(setup), files_(files), batches_(batches) {}
+  KindCount(const RunSetup& setup, std::shared_ptr<const TargetFiles> opened,
+            const OfflineFeatures* offline, DeviceKind kind)
+      : setup_(setup), opened_(std::move(opened)), offline_(offline), kind_(kind) {}
 
-  /// Opens the target and counts rank 0's work; fills plan.offline.
-  Status count_first(RunPlan& plan);
-  /// Bytes of a rank of its group, which has the head where it is rank 0 or `head`.
-  Result<uint64_t> bytes(int rank, bool head);
-
-  // Of rank 0.
-  const Target& target() const { return *target_; }
-  const Features& features() const { return *features_; }
-  const std::optional<Features>& held_out() const { return held_out_; }
+  /// The micro-batches that decide.
+  Status begin(const MicroBatch& largest, const std::optional<MicroBatch>& held_out);
+  /// A rank of the target's group, which has the head where it is rank 0 or `head`.
+  Result<CountedBytes> target(int rank, bool head);
+  /// What a trainer borrows where no target is.
+  Result<CountedBytes> lender();
+  /// A trainer, beside what it borrows; fills in the plan's parameters.
+  Result<CountedBytes> trainer(FileSystem& files, RunPlan& plan);
 
  private:
   TargetOptions options(int rank, bool head) const;
+  Status run_target(Context& context, Target& target, int rank);
   /// A full layer is beside those of 8 bits while they are compared.
   Status count_comparison(Context& context, Target& target) const {
     if (setup_.target_weights == WeightFormat::kFull) return ok_status();
-    if (!target_must_run(setup_, offline_.get())) return ok_status();
+    if (!target_must_run(setup_, offline_)) return ok_status();
     return target.compare_weights(context, comparison_rows(setup_)).status();
   }
-  Result<uint64_t> count_other(bool head);
-  std::optional<MicroBatch> held_out_batch();
 
   const RunSetup& setup_;
-  FileSystem& files_;
-  BatchSource& batches_;
-  std::shared_ptr<const TargetFiles> opened_;
+  const std::shared_ptr<const TargetFiles> opened_;
+  const OfflineFeatures* const offline_;
+  const DeviceKind kind_;
   DeviceCollectives collectives_;
-  std::unique_ptr<OfflineFeatures> offline_;
-  std::unique_ptr<CountingDevice> device_;
-  std::unique_ptr<Target> target_;
-  std::optional<Features> features_, held_out_;
-  std::map<bool, uint64_t> other_bytes_;  // of ranks but the first, by whether they have the head
+  Features features_;  // of the largest micro-batch
+  std::optional<Features> held_out_;
+  std::map<std::pair<bool, bool>, CountedBytes> targets_;  // by whether rank 0, with the head
+  std::optional<CountedBytes> lender_, trainer_;
 };
 
-TargetOptions TargetCount::options(int rank, bool head) const {
+Status KindCount::begin(const MicroBatch& largest, const std::optional<MicroBatch>& held_out) {
+  features_ = blank_features(setup_, largest);
+  if (held_out) held_out_ = blank_features(setup_, *held_out);
+  const std::vector<DeviceId> ranks(static_cast<size_t>(setup_.placement.tensor_parallel),
+                                    {DeviceKind::kPlanning, 0});
+  PERCHERON_ASSIGN_OR_RETURN(collectives_, make_device_collectives(ranks, {}));
+  return ok_status();
+}
+
+TargetOptions KindCount::options(int rank, bool head) const {
   TargetOptions options;
   options.compute_dtype = setup_.target_dtype;
   options.weights = setup_.target_weights;
@@ -135,110 +154,132 @@ TargetOptions TargetCount::options(int rank, bool head) const {
   return options;
 }
 
-std::optional<MicroBatch> TargetCount::held_out_batch() {
-  const RunData& data = setup_.data;
-  if (!data.held_out) return std::nullopt;
-  return largest_batch(batches_, kHeldOutEpoch,
-                       EpochPlan::make(data.held_out_selection, data.held_out_options, 0));
+Result<CountedBytes> KindCount::target(int rank, bool head) {
+  const auto [known, unknown] = targets_.try_emplace({rank == 0, head});
+  if (!unknown) return known->second;
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> device,
+                             CountingDevice::open(kind_, setup_.placement));
+  Context& context = device->context();
+  // All ranks but the first are alike.
+  const int counted = rank == 0 ? 0 : 1;
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Target> target,
+                             Target::load(opened_, context, options(counted, head)));
+  if (target_must_run(setup_, offline_)) {
+    PERCHERON_RETURN_IF_ERROR(target->load_layers(context));
+  }
+  PERCHERON_RETURN_IF_ERROR(count_comparison(context, *target));
+  if (offline_ != nullptr && !offline_->peer_files().empty()) {
+    PERCHERON_RETURN_IF_ERROR(live_states(context, *target, offline_->peer_files()).status());
+  }
+  PERCHERON_RETURN_IF_ERROR(run_target(context, *target, counted));
+  return known->second = device->counted();
 }
 
-Status TargetCount::count_first(RunPlan& plan) {
-  PERCHERON_ASSIGN_OR_RETURN(
-      opened_, open_target_files(files_, setup_.config.target().path(), setup_.target));
-  const std::vector<DeviceId> ranks(static_cast<size_t>(setup_.placement.tensor_parallel),
-                                    {DeviceKind::kPlanning, 0});
-  PERCHERON_ASSIGN_OR_RETURN(collectives_, make_device_collectives(ranks, {}));
-  PERCHERON_ASSIGN_OR_RETURN(device_, CountingDevice::open());
-  Context& context = device_->context();
-  PERCHERON_ASSIGN_OR_RETURN(target_, Target::load(opened_, context, options(0, true)));
-  PERCHERON_ASSIGN_OR_RETURN(offline_,
-                             open_offline_features(setup_, files_, target_->weights_hash(), ""));
-  if (offline_) plan.offline = offline_->coverage();
-  if (target_must_run(setup_, offline_.get())) {
-    PERCHERON_RETURN_IF_ERROR(target_->load_layers(context));
-  }
-  PERCHERON_RETURN_IF_ERROR(count_comparison(context, *target_));
-  if (offline_ && !offline_->peer_files().empty()) {
-    PERCHERON_RETURN_IF_ERROR(live_states(context, *target_, offline_->peer_files()).status());
-  }
-  const RunData& data = setup_.data;
-  const MicroBatch batch =
-      largest_batch(batches_, 0, EpochPlan::make(data.selection, data.options, 0));
-  features_ = blank_features(setup_, batch);
-  CapturePipeline captures(*target_, setup_.features.dtype,
-                           setup_.features.has_top1 ? Top1::kYes : Top1::kNo, setup_.tokens_max);
-  if (!offline_ || offline_->coverage().missing() > 0) {
-    PERCHERON_ASSIGN_OR_RETURN(features_, count_capture(context, captures, batch));
-  }
-  if (const std::optional<MicroBatch> measured = held_out_batch()) {
-    PERCHERON_ASSIGN_OR_RETURN(held_out_, count_capture(context, captures, *measured));
+// A rank but the first runs the same layers over the same rows, and keeps nothing of them.
+Status KindCount::run_target(Context& context, Target& target, int rank) {
+  std::vector<const MicroBatch*> passes;
+  if (offline_ == nullptr || offline_->coverage().missing() > 0) passes.push_back(&features_.batch);
+  if (held_out_) passes.push_back(&held_out_->batch);
+  const FeatureShape& shape = setup_.features;
+  CapturePipeline captures(target, shape.dtype, shape.has_top1 ? Top1::kYes : Top1::kNo,
+                           setup_.tokens_max);
+  for (const MicroBatch* batch : passes) {
+    if (rank == 0) {
+      PERCHERON_ASSIGN_OR_RETURN(CapturePipeline::Pending pending, captures.begin(context, *batch));
+      PERCHERON_RETURN_IF_ERROR(pending.finish().status());
+      continue;
+    }
+    const PackedSequences rows{
+        {batch->token_ids.begin(), batch->token_ids.end()}, batch->offsets, {}};
+    const Arena::Scope scope(context.arena);
+    const TensorView last =
+        shape.has_top1
+            ? context.arena.take(DType::kF32, {batch->tokens(), setup_.target.hidden_size})
+            : TensorView();
+    PERCHERON_RETURN_IF_ERROR(target.forward(context, rows, nullptr, {}, last));
   }
   return ok_status();
 }
 
-Result<uint64_t> TargetCount::bytes(int rank, bool head) {
-  if (rank == 0) return device_->bytes();
-  const auto known = other_bytes_.find(head);
-  if (known != other_bytes_.end()) return known->second;
-  PERCHERON_ASSIGN_OR_RETURN(const uint64_t bytes, count_other(head));
-  return other_bytes_[head] = bytes;
+Result<CountedBytes> KindCount::lender() {
+  if (lender_) return *lender_;
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> device,
+                             CountingDevice::open(kind_, setup_.placement));
+  TargetOptions without_layers = options(0, true);
+  without_layers.layers = false;
+  without_layers.shard = {};
+  PERCHERON_RETURN_IF_ERROR(Target::load(opened_, device->context(), without_layers).status());
+  lender_ = device->counted();
+  return *lender_;
 }
 
-// Another rank runs the same layers over the same rows, and keeps nothing of them.
-Result<uint64_t> TargetCount::count_other(bool head) {
-  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> device, CountingDevice::open());
-  Context& context = device->context();
+Result<CountedBytes> KindCount::trainer(FileSystem& files, RunPlan& plan) {
+  if (trainer_) return *trainer_;
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> lending,
+                             CountingDevice::open(kind_, setup_.placement));
+  TargetOptions without_layers = options(0, true);
+  without_layers.layers = false;
+  without_layers.shard = {};
   PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<Target> target,
-                             Target::load(opened_, context, options(1, head)));
-  if (target_must_run(setup_, offline_.get())) {
-    PERCHERON_RETURN_IF_ERROR(target->load_layers(context));
-  }
-  PERCHERON_RETURN_IF_ERROR(count_comparison(context, *target));
-  if (offline_ && !offline_->peer_files().empty()) {
-    PERCHERON_RETURN_IF_ERROR(live_states(context, *target, offline_->peer_files()).status());
-  }
-  std::vector<MicroBatch> passes;
-  if (!offline_ || offline_->coverage().missing() > 0) passes.push_back(features_->batch);
-  if (held_out_) passes.push_back(held_out_->batch);
-  for (const MicroBatch& batch : passes) {
-    const PackedSequences rows{{batch.token_ids.begin(), batch.token_ids.end()}, batch.offsets, {}};
-    const Arena::Scope scope(context.arena);
-    const TensorView last =
-        setup_.features.has_top1
-            ? context.arena.take(DType::kF32, {batch.tokens(), setup_.target.hidden_size})
-            : TensorView();
-    PERCHERON_RETURN_IF_ERROR(target->forward(context, rows, nullptr, {}, last));
-  }
-  return device->bytes();
-}
-
-}  // namespace
-
-Status count_memory(FileSystem& files, RunPlan& plan) {
-  const RunSetup& setup = *plan.setup;
-  BatchSource batches(plan.setup, system_clock());
-  TargetCount target(setup, files, batches);
-  PERCHERON_RETURN_IF_ERROR(target.count_first(plan));
-  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> device, CountingDevice::open());
-  PERCHERON_ASSIGN_OR_RETURN(
-      const std::unique_ptr<DrafterTrainer> trainer,
-      DrafterTrainer::make(device->context(), files, plan.setup, target.target()));
+                             Target::load(opened_, lending->context(), without_layers));
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<CountingDevice> device,
+                             CountingDevice::open(kind_, setup_.placement));
+  PERCHERON_ASSIGN_OR_RETURN(const std::unique_ptr<DrafterTrainer> trainer,
+                             DrafterTrainer::make(device->context(), files, plan.setup, *target));
+  plan.trained_parameters = plan.frozen_parameters = 0;
   for (const auto& parameter : trainer->drafter().parameters()) {
     (parameter->trainable ? plan.trained_parameters : plan.frozen_parameters) +=
         parameter->value.view().elements();
   }
-  PERCHERON_RETURN_IF_ERROR(
-      count_training(device->context(), *trainer, target.features(), target.held_out()));
-  uint64_t trainer_bytes = device->bytes();
-  if (host_sum_reason(setup.placement, setup.assignment).empty()) {
-    trainer_bytes += static_cast<uint64_t>(plan.trained_parameters) * dtype_bytes(DType::kF32);
+  PERCHERON_RETURN_IF_ERROR(count_training(device->context(), *trainer, features_, held_out_));
+  trainer_ = device->counted();
+  if (host_sum_reason(setup_.placement, setup_.assignment).empty()) {
+    trainer_->kept += static_cast<uint64_t>(plan.trained_parameters) * dtype_bytes(DType::kF32);
   }
+  return *trainer_;
+}
+
+Status count_place(FileSystem& files, KindCount& count, RunPlan& plan, DevicePlan& place) {
+  const bool cpu = place.id.kind == DeviceKind::kCpu;
+  uint64_t scratch = 0;
+  CountedBytes counted;
+  if (place.targets > 0) {
+    PERCHERON_ASSIGN_OR_RETURN(
+        counted, count.target(place.rank, place.rank == 0 || (place.trainers > 0 && !cpu)));
+  } else if (place.borrows) {
+    PERCHERON_ASSIGN_OR_RETURN(counted, count.lender());
+  }
+  place.target_bytes = counted.kept;
+  scratch = counted.scratch;
+  if (place.trainers > 0) {
+    PERCHERON_ASSIGN_OR_RETURN(counted, count.trainer(files, plan));
+    place.trainer_bytes = counted.kept * static_cast<uint64_t>(place.trainers);
+    // They take turns on the device's worker, and so in its scratch memory.
+    scratch = std::max(scratch, counted.scratch);
+  }
+  place.scratch_bytes = scratch_to_reserve(scratch);
+  return ok_status();
+}
+
+}  // namespace
+
+uint64_t scratch_to_reserve(uint64_t counted) { return counted + counted / 16; }
+
+Status count_memory(FileSystem& files, RunPlan& plan, std::shared_ptr<const TargetFiles> target) {
+  const RunSetup& setup = *plan.setup;
+  BatchSource batches(plan.setup, system_clock());
+  PERCHERON_ASSIGN_OR_RETURN(
+      const std::unique_ptr<OfflineFeatures> offline,
+      open_offline_features(setup, files, target->weights.content_hash(), ""));
+  if (offline) plan.offline = offline->coverage();
+  const MicroBatch largest = batches.make(setup.largest_micro_batch);
+  const std::optional<MicroBatch> held_out = largest_held_out(setup, batches);
+  std::map<DeviceKind, KindCount> counts;
   for (DevicePlan& place : plan.devices) {
-    if (place.targets > 0) {
-      const bool lends = place.trainers > 0 && place.id.kind != DeviceKind::kCpu;
-      PERCHERON_ASSIGN_OR_RETURN(place.target_bytes, target.bytes(place.rank, lends));
-    }
-    place.trainer_bytes = trainer_bytes * static_cast<uint64_t>(place.trainers);
+    const auto [count, added] =
+        counts.try_emplace(place.id.kind, setup, target, offline.get(), place.id.kind);
+    if (added) PERCHERON_RETURN_IF_ERROR(count->second.begin(largest, held_out));
+    PERCHERON_RETURN_IF_ERROR(count_place(files, count->second, plan, place));
   }
   return ok_status();
 }

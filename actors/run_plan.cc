@@ -11,6 +11,7 @@
 #include "actors/run_memory.h"
 #include "actors/setting_notes.h"
 #include "base/units.h"
+#include "model/target_files.h"
 
 namespace percheron {
 namespace {
@@ -102,6 +103,33 @@ MachineMemory look_at_devices(const RunSetup& setup, RunPlan& plan) {
 
 }  // namespace
 
+std::vector<DevicePlan> plan_devices(const PlacementPlan& placement) {
+  std::vector<DevicePlan> devices;
+  for (DeviceId id : placement.devices()) {
+    DevicePlan device;
+    device.id = id;
+    const auto on = [id](const std::vector<DeviceId>& ids) {
+      return static_cast<int>(std::count(ids.begin(), ids.end(), id));
+    };
+    device.targets = on(placement.targets);
+    device.trainers = on(placement.trainers);
+    for (const std::vector<DeviceId>& group : placement.target_groups()) {
+      const auto found = std::find(group.begin(), group.end(), id);
+      if (found == group.end()) continue;
+      device.rank = static_cast<int>(found - group.begin());
+      device.ranks = static_cast<int>(group.size());
+    }
+    // CPU devices share the host's memory, so their trainers borrow from any CPU's target.
+    const bool cpu = id.kind == DeviceKind::kCpu;
+    const bool lent = std::any_of(
+        placement.targets.begin(), placement.targets.end(),
+        [&](DeviceId other) { return other == id || (cpu && other.kind == DeviceKind::kCpu); });
+    device.borrows = device.trainers > 0 && !lent;
+    devices.push_back(device);
+  }
+  return devices;
+}
+
 Result<RunPlan> plan_run(const RunSetup& setup, FileSystem& files) {
   RunPlan plan;
   plan.setup = std::make_shared<const RunSetup>(setup);
@@ -122,23 +150,10 @@ Result<RunPlan> plan_run(const RunSetup& setup, FileSystem& files) {
         setup.features.bytes(setup.data.held_out_selection.tokens,
                              static_cast<int64_t>(setup.data.held_out_selection.samples.size()));
   }
-  for (DeviceId id : setup.placement.devices()) {
-    DevicePlan device;
-    device.id = id;
-    const auto on = [id](const std::vector<DeviceId>& ids) {
-      return static_cast<int>(std::count(ids.begin(), ids.end(), id));
-    };
-    device.targets = on(setup.placement.targets);
-    device.trainers = on(setup.placement.trainers);
-    for (const std::vector<DeviceId>& group : setup.placement.target_groups()) {
-      const auto found = std::find(group.begin(), group.end(), id);
-      if (found == group.end()) continue;
-      device.rank = static_cast<int>(found - group.begin());
-      device.ranks = static_cast<int>(group.size());
-    }
-    plan.devices.push_back(device);
-  }
-  PERCHERON_RETURN_IF_ERROR(count_memory(files, plan));
+  plan.devices = plan_devices(setup.placement);
+  PERCHERON_ASSIGN_OR_RETURN(const std::shared_ptr<const TargetFiles> target,
+                             open_target_files(files, setup.config.target().path(), setup.target));
+  PERCHERON_RETURN_IF_ERROR(count_memory(files, plan, target));
   add_notes(setup, plan);
   PERCHERON_RETURN_IF_ERROR(check_plan_fits(plan, look_at_devices(setup, plan)));
   return plan;
@@ -146,15 +161,16 @@ Result<RunPlan> plan_run(const RunSetup& setup, FileSystem& files) {
 
 Status check_plan_fits(const RunPlan& plan, const MachineMemory& memory) {
   constexpr const char* kWhatToDo =
-      "use a smaller data.token_budget, fewer layers or a smaller draft vocabulary, fewer trainers "
-      "on it, or another placement";
+      "use a smaller data.token_budget or loss.workspace_bytes, fewer layers or a smaller draft "
+      "vocabulary, fewer trainers on it, or another placement";
   for (const DevicePlan& device : plan.devices) {
     const auto known = memory.devices.find(device.id);
     if (known == memory.devices.end() || device.bytes() <= known->second) continue;
     return resource_exhausted(fmt::format(
-        "{} would hold {} ({} targets, {} trainers), but has {} of memory: {}",
+        "{} would hold {} ({} targets, {} trainers, {} scratch memory), but has {} of memory: {}",
         to_string(device.id), format_bytes(device.bytes()), format_bytes(device.target_bytes),
-        format_bytes(device.trainer_bytes), format_bytes(known->second), kWhatToDo));
+        format_bytes(device.trainer_bytes), format_bytes(device.scratch_bytes),
+        format_bytes(known->second), kWhatToDo));
   }
   if (memory.host == 0 || plan.host_bytes() <= memory.host) return ok_status();
   return resource_exhausted(fmt::format(
@@ -217,9 +233,9 @@ std::string RunPlan::text() const {
     const std::string targets =
         device.ranks == 1 ? fmt::format("{} target(s)", device.targets)
                           : fmt::format("target, rank {} of {},", device.rank, device.ranks);
-    text += fmt::format("{:<11} {} {}, {} trainer(s) {}{}\n", to_string(device.id), targets,
-                        format_bytes(device.target_bytes), device.trainers,
-                        format_bytes(device.trainer_bytes),
+    text += fmt::format("{:<11} {} {}, {} trainer(s) {}, scratch {}{}\n", to_string(device.id),
+                        targets, format_bytes(device.target_bytes), device.trainers,
+                        format_bytes(device.trainer_bytes), format_bytes(device.scratch_bytes),
                         cpu ? fmt::format("; {} thread(s)", setup->placement.threads) : "");
   }
   for (const std::string& note : notes) text += "note        " + note + "\n";

@@ -20,12 +20,17 @@ struct DevicePlan {
   DeviceId id;
   int targets = 0, trainers = 0;  // actors on it
   int rank = 0, ranks = 1;        // of the devices that hold its target together
-  uint64_t target_bytes = 0;      // weights and activations of the target, or its shard, on it
-  uint64_t trainer_bytes = 0;     // of all its trainers: weights, moments, gradients, and the
-                                  // largest of a micro-batch, an update and an evaluation
+  bool borrows = false;           // no target: embedding and head are loaded for its trainers alone
+  uint64_t target_bytes = 0;      // weights of the target, its shard or what is borrowed of it
+  uint64_t trainer_bytes = 0;     // of all its trainers: weights, moments, gradients, caches
+  uint64_t scratch_bytes = 0;     // the most that loading, a pass of the target, a micro-batch, an
+                                  // update or an evaluation takes, and a sixteenth: they take turns
 
-  uint64_t bytes() const { return target_bytes + trainer_bytes; }
+  uint64_t bytes() const { return target_bytes + trainer_bytes + scratch_bytes; }
 };
+
+/// The devices of a placement, nothing counted yet.
+std::vector<DevicePlan> plan_devices(const PlacementPlan& placement);
 
 /// What a run will do and take, before it does.
 struct RunPlan {

@@ -328,7 +328,9 @@ Status resolve_steps(const proto::Train& train, RunSetup& setup) {
       const int64_t end = std::min(first + per_step, plan.micro_batches());
       for (int64_t i = first; i < end; ++i) {
         bytes += setup.features.bytes(plan.tokens(i), static_cast<int64_t>(plan.samples(i).size()));
-        setup.tokens_max = std::max(setup.tokens_max, plan.tokens(i));
+        if (plan.tokens(i) <= setup.tokens_max) continue;
+        setup.tokens_max = plan.tokens(i);
+        setup.largest_micro_batch = {epoch, i};
       }
       setup.step_bytes_max = std::max(setup.step_bytes_max, bytes);
     }

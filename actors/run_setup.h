@@ -71,6 +71,7 @@ struct RunSetup {
   StepPlan steps{1, {1}, 0};
   uint64_t step_bytes_max = 0;         // features of the largest step
   int64_t tokens_max = 0;              // of the largest micro-batch, held-out ones included
+  MicroBatchId largest_micro_batch;    // the first with most tokens, of all epochs
   std::vector<int64_t> draft_lengths;  // ascending; measured in evaluations
 
   const std::string& output() const { return config.output().directory(); }

@@ -14,6 +14,7 @@
 #include "actors/offline_setup.h"
 #include "actors/run_assembly.h"
 #include "actors/run_fingerprint.h"
+#include "actors/scratch_reservation.h"
 #include "actors/setting_notes.h"
 #include "actors/tensor_parallel_target.h"
 #include "actors/weights_comparison.h"
@@ -113,6 +114,11 @@ Status load_targets(RunParts& parts) {
   PERCHERON_ASSIGN_OR_RETURN(
       const std::shared_ptr<const TargetFiles> files,
       open_target_files(*parts.files, setup.config.target().path(), setup.target));
+  std::vector<DeviceWorker*> workers;
+  for (const auto& worker : parts.workers) workers.push_back(worker.get());
+  PERCHERON_ASSIGN_OR_RETURN(const std::vector<std::string> lines,
+                             reserve_scratch(parts.setup, *parts.files, files, workers));
+  for (const std::string& line : lines) log_info("{}", line);
   for (const std::vector<DeviceId>& group : setup.placement.target_groups()) {
     PERCHERON_RETURN_IF_ERROR(load_target(parts, group, files));
   }
