@@ -264,13 +264,18 @@ Status measure(Engine& engine, const Settings& settings, const std::string& name
   const auto step = [&] {
     return train_step(context, *drafter, *optimizer, features, loss, settings.work);
   };
-  for (int i = 0; i < 2; ++i) PERCHERON_RETURN_IF_ERROR(step());  // Warms caches and the arena.
+  // Warms caches and the arena, and has the step recorded where it becomes a graph.
+  for (int i = 0; i < 3; ++i) PERCHERON_RETURN_IF_ERROR(step());
+  const uint64_t launched = context.stream.launches();
+  PERCHERON_RETURN_IF_ERROR(step());
+  const uint64_t launches = context.stream.launches() - launched;
   const auto tokens = static_cast<double>(features.batch.tokens());
   if (settings.on_command) return time_on_command(name, tokens, step);
 
   Measurement measurement =
       measurement_of(engine, context.device.info(), settings, name, config.draft_vocab_size);
   measurement.tokens = tokens;
+  if (launches > 0) measurement.labels.emplace_back("launches", std::to_string(launches));
   PERCHERON_ASSIGN_OR_RETURN(measurement.timings, time_runs({settings.seconds, 3}, step));
   report(measurement, settings.format);
   return ok_status();
@@ -314,6 +319,9 @@ void add_options(CLI::App& app, Settings& settings) {
   app.add_flag_callback(
       "--no-optimizer", [&settings] { settings.work = Work::kForwardBackward; },
       "Measure forward and backward alone");
+  app.add_flag_callback(
+      "--no-graphs", [&settings] { settings.engine.graphs = false; },
+      "Launch kernels one by one on devices that would launch a step as a graph");
   app.add_flag(
       "--on-command", settings.on_command,
       "Print READY after the warm-up, wait for a line on standard input, then time 8 steps "

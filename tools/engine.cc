@@ -38,7 +38,9 @@ Engine::Engine(std::unique_ptr<Device> device, DType dtype, DType drafter_dtype,
 Result<std::unique_ptr<Engine>> Engine::open(const EngineOptions& options) {
   PERCHERON_ASSIGN_OR_RETURN(const DeviceId id, parse_device_id(options.device));
   PERCHERON_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                             open_device(id, {.threads = options.threads}));
+                             open_device(id, {.threads = options.threads,
+                                              .graphs = options.graphs,
+                                              .planned = DeviceKind::kCuda}));
   device->bind_thread();
   const DType dtype = dtype_of(options.dtype);
   const DType drafter = options.drafter_dtype.empty() ? dtype : dtype_of(options.drafter_dtype);

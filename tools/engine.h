@@ -15,6 +15,7 @@ namespace percheron {
 struct EngineOptions {
   std::string device = "cpu:0";
   int threads = 0;  // 0 = all cores
+  bool graphs = true;  // of a CUDA device
   std::string dtype = "bf16";
   std::string drafter_dtype;                   // empty = as `dtype`
   WeightFormat weights = WeightFormat::kFull;  // of the target

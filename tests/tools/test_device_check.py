@@ -82,7 +82,7 @@ class DeviceCheck(unittest.TestCase):
         self.assertIn(row, self.results["measured"])
         self.assertEqual({row["work"] for row in self.results["measured"] if row["kernel"] == "whole"},
                          {"dflash 2048", "dflash 4096", "eagle3 2048", "eagle3 4096", "capture 8x2048",
-                          "captures to host 8x2048"})
+                          "captures to host 8x2048", "dflash 2048 without graphs", "eagle3 2048 without graphs"})
         ratios = {row["work"]: row["of_without"] for row in self.results["measured"] if "of_without" in row}
         self.assertEqual(ratios, {"captures to host 8x2048": 0.98})
         self.assertIn("0.98 of the throughput without", self.done.stdout)
