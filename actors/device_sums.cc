@@ -8,6 +8,13 @@
 
 namespace percheron {
 
+// What is left in the stream may use memory of the group's.
+DeviceSums::~DeviceSums() {
+  if (!collective_) return;
+  collective_->abort("its trainer is gone");
+  (void)collective_->wait_idle(*stream_);
+}
+
 std::shared_ptr<void> DeviceSums::announce(int64_t step) {
   {
     const std::lock_guard lock(mutex_);

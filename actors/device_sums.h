@@ -27,6 +27,9 @@ class DeviceSums {
   DeviceSums(DeviceGroups& groups, int self, GradientBuckets& buckets,
              std::unique_ptr<Stream> stream)
       : groups_(groups), self_(self), buckets_(buckets), stream_(std::move(stream)) {}
+  ~DeviceSums();
+  DeviceSums(const DeviceSums&) = delete;
+  DeviceSums& operator=(const DeviceSums&) = delete;
 
   // --- the actor
   /// As GradientBuckets::announce(), for a micro-batch of `step`: what was begun for this step

@@ -69,6 +69,7 @@ class Trainer {
     begin_anew(membership);
     alone_ = members.size() == 1;
     members_ = members;
+    const std::optional<LastHandedOut> early = std::exchange(early_, std::nullopt);
     if (place_.group) place_.group->leave_for(membership);
     if (alone_) {
       caf::anon_send(peers_->supervisor, Regrouped{number_, membership});
@@ -81,16 +82,17 @@ class Trainer {
       caf::anon_send(peers_->supervisor, Regrouped{number_, membership});
     });
     grouped_ = membership;
-    if (early_) last_handed_out(*std::exchange(early_, std::nullopt));
+    if (early) last_handed_out(*early);
   }
 
   // The sums between devices begin while the last micro-batches compute.
   void last_handed_out(const LastHandedOut& last) {
-    if (!place_.sums || alone_ || last.membership < membership_) return;
+    if (!place_.sums || last.membership < membership_) return;
     if (last.membership > grouped_) {  // All join the group in host memory first.
       early_ = last;
       return;
     }
+    if (alone_) return;
     const std::optional<int64_t> attempt = place_.sums->begin(last.step, last.group);
     if (!attempt) return;
     place_.reducer->post([this, attempt = *attempt, members = members_] {
