@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <future>
+#include <set>
 #include <thread>
 
 #include "actors/batch_source.h"
@@ -58,6 +60,42 @@ class HoldingListener final : public GradientListener {
  private:
   GradientListener& inner_;
   std::future<void> first_sum_;
+};
+
+/// Reads each bucket as soon as the pass has completed it, by a stream that waits for the bucket
+/// and for nothing else.
+class ReadingListener final : public GradientListener {
+ public:
+  explicit ReadingListener(GradientBuckets& buckets, Device& device)
+      : buckets_(buckets), device_(device), stream_(device.make_stream()) {}
+  void complete(Context& context, const Parameter& parameter) override {
+    buckets_.complete(context, parameter);
+    told_.insert(parameter.gradient.view().data());
+    const auto told = [this](const ReducedTensor& each) { return told_.count(each.x.data()) != 0; };
+    while (read_ < buckets_.count() && std::ranges::all_of(buckets_.at(read_), told)) {
+      ASSERT_TRUE(buckets_.wait_for(read_, 0, *stream_));
+      early_.push_back(read(read_++));
+    }
+  }
+  /// The bucket's gradients as they are now.
+  std::vector<std::vector<float>> read(size_t bucket) {
+    std::vector<std::vector<float>> values;
+    for (const ReducedTensor& each : buckets_.at(bucket)) {
+      values.emplace_back(static_cast<size_t>(each.x.elements()));
+      device_.copy_bytes(*stream_, values.back().data(), each.x.data(), each.x.bytes());
+    }
+    EXPECT_TRUE(stream_->wait_idle().ok());
+    return values;
+  }
+  const std::vector<std::vector<std::vector<float>>>& early() const { return early_; }
+
+ private:
+  GradientBuckets& buckets_;
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  std::set<const void*> told_;
+  size_t read_ = 0;
+  std::vector<std::vector<std::vector<float>>> early_;
 };
 
 class GradientOverlap : public testing::TestWithParam<DeviceKind> {
@@ -133,6 +171,25 @@ class GradientOverlap : public testing::TestWithParam<DeviceKind> {
   std::vector<Features> features_;
   std::vector<Rank> ranks_;
 };
+
+// A bucket's event is behind all that adds to its gradients: on a late device nothing else is done.
+TEST_P(GradientOverlap, ABucketIsWholeBehindItsEvent) {
+  for (const uint64_t bytes : {kEachTensorByItself, uint64_t{6000}}) {
+    Rank rank = make_rank({GetParam(), 0});
+    Context& context = rank.device->context();
+    ASSERT_TRUE(rank.trainer->sum_between_devices(context, bytes).ok());
+    GradientBuckets& buckets = *rank.trainer->buckets();
+    ReadingListener listener(buckets, context.device);
+    rank.trainer->drafter().set_gradient_listener(&listener);
+    const std::shared_ptr<void> work = buckets.announce();
+    ASSERT_TRUE(rank.trainer->add(context, features_[0]).ok());
+    ASSERT_EQ(listener.early().size(), buckets.count());
+    EXPECT_GT(buckets.count(), 3u);
+    for (size_t bucket = 0; bucket < buckets.count(); ++bucket) {
+      EXPECT_EQ(listener.early()[bucket], listener.read(bucket)) << "bucket " << bucket;
+    }
+  }
+}
 
 // The first sum is waited for within the pass: it was put in, and done, before the pass ended. And
 // what is summed is what the pass comes to.
@@ -247,14 +304,12 @@ INSTANTIATE_TEST_SUITE_P(Devices, GradientOverlap,
 
 // --- whole runs ----------------------------------------------------------------------------------
 
-proto::Run emulated_run(const std::string& name, int trainers, bool dflash) {
-  proto::Run run = make_tiny_run(
-      name, {.samples = 12, .epochs = 1, .micro_batches_per_step = 4, .dflash = dflash});
+/// One target on the processor, and trainers that sum between their devices.
+void on_emulated_devices(proto::Run& run, int trainers) {
   place(run, 1, trainers);
   for (int i = 0; i < trainers; ++i) {
     run.mutable_placement()->set_trainers(i, "emulated:" + std::to_string(i));
   }
-  return run;
 }
 
 Result<RunSummary> train_in_small_buckets(const proto::Run& run, RunObserver& observer) {
@@ -269,8 +324,10 @@ TEST(GradientOverlapRun, IsToTheBitTheRunWhoseSumsGoThroughHostMemory) {
   if (!has_emulator()) GTEST_SKIP() << "no emulator here";
   for (const int trainers : {2, 3}) {
     SCOPED_TRACE(trainers);
-    const bool dflash = trainers == 2;
-    proto::Run run = emulated_run("overlap_bits" + std::to_string(trainers), trainers, dflash);
+    proto::Run run = make_tiny_run(
+        "overlap_bits" + std::to_string(trainers),
+        {.samples = 12, .epochs = 1, .micro_batches_per_step = 4, .dflash = trainers == 2});
+    on_emulated_devices(run, trainers);
     run.mutable_mailbox()->set_assignment(proto::Mailbox::FIXED);
     RecordingObserver by_host;
     ASSERT_TRUE(train_in_small_buckets(run, by_host).ok());
@@ -292,6 +349,8 @@ struct DeathCase {
   int count;
 };
 
+const TinyOptions kMortalRun = {.samples = 12, .epochs = 2, .micro_batches_per_step = 4};
+
 class GradientOverlapDeath : public testing::TestWithParam<DeathCase> {};
 
 // A trainer dies in its pass or in its sums, while the others have begun theirs: they form a group
@@ -299,17 +358,16 @@ class GradientOverlapDeath : public testing::TestWithParam<DeathCase> {};
 TEST_P(GradientOverlapDeath, OthersSumAgainWithoutTheDeadOneAndLaterWithIt) {
   if (!has_emulator()) GTEST_SKIP() << "no emulator here";
   const DeathCase& death = GetParam();
-  proto::Run run = emulated_run(std::string("overlap_") + death.name, 3, false);
+  proto::Run alone = make_tiny_run(std::string("overlap_") + death.name + "_alone", kMortalRun);
   RecordingObserver expected;
-  {
-    proto::Run alone = run;
-    place(alone, 1, 1);
-    alone.mutable_output()->set_directory(run.output().directory() + "_alone");
-    ASSERT_TRUE(train_in_small_buckets(alone, expected).ok());
-  }
+  ASSERT_TRUE(train_in_small_buckets(alone, expected).ok());
   ASSERT_GE(expected.steps().size(), 3u);
-  for (const bool late : {false, true}) {
-    SCOPED_TRACE(late ? "heard of late" : "heard of at once");
+  // Of two the one that is left is alone, and is no more later.
+  for (const int trainers : {2, 3}) {
+    const bool late = trainers == 3;
+    SCOPED_TRACE(testing::Message() << trainers << (late ? ", heard of late" : ""));
+    proto::Run run = make_tiny_run(std::string("overlap_") + death.name, kMortalRun);
+    on_emulated_devices(run, trainers);
     MortalRun mortal(run);
     mortal.gradient_bucket_bytes = 4096;
     mortal.plan({WorkerKind::kTrainer, 1, death.moment, death.count, 2, late});
@@ -318,14 +376,13 @@ TEST_P(GradientOverlapDeath, OthersSumAgainWithoutTheDeadOneAndLaterWithIt) {
     ASSERT_TRUE(mortal.all_struck()) << "the death must happen";
     EXPECT_TRUE(mortal.heard().heard("gradients are summed between the devices"));
     EXPECT_EQ(counter(*summary, "membership_changes_since_start"), 2);
-    EXPECT_EQ(mortal.workers().back().trainers, (std::vector<int>{0, 1, 2}));
+    EXPECT_EQ(mortal.workers().back().trainers.size(), static_cast<size_t>(trainers));
     const std::map<int64_t, StepReport> steps = mortal.steps();
     ASSERT_EQ(steps.size(), expected.steps().size());
     for (const StepReport& step : expected.steps()) {
       EXPECT_EQ(steps.at(step.step).tokens, step.tokens) << "step " << step.step;
       EXPECT_NEAR(steps.at(step.step).loss, step.loss, 1e-4 * step.loss) << "step " << step.step;
     }
-    run.mutable_output()->set_directory(run.output().directory() + "_late");
   }
 }
 

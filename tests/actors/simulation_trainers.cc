@@ -46,7 +46,8 @@ void Simulation::add(Trainer& me, const Work& leased, int64_t membership) {
       readable ? computed(number, id, leased.lease) : unreadable(number, id, leased.lease);
     });
     idle(trainer);
-    if (membership == trainer.membership) --trainer.under_way;
+    if (membership != trainer.membership) return;  // What is added is about to be dropped.
+    --trainer.under_way;
     put_in(trainer);
   });
 }
