@@ -1,4 +1,5 @@
 #include "actors/service/balancer.h"
+#include "tests/base/fake_clock.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,16 +10,6 @@
 
 namespace percheron {
 namespace {
-
-class FakeClock final : public Clock {
- public:
-  int64_t monotonic_ns() const override { return now_.load(); }
-  double unix_seconds() const override { return 0; }
-  void advance(double seconds) { now_ += static_cast<int64_t>(seconds * 1e9); }
-
- private:
-  std::atomic<int64_t> now_{1};
-};
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

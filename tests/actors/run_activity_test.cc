@@ -1,6 +1,7 @@
 // What the actors say about their work, as those who watch a run get it.
 
 #include "actors/policy/run_activity.h"
+#include "tests/base/fake_clock.h"
 
 #include <gtest/gtest.h>
 
@@ -10,16 +11,6 @@
 
 namespace percheron {
 namespace {
-
-class FakeClock final : public Clock {
- public:
-  int64_t monotonic_ns() const override { return now_.load(); }
-  double unix_seconds() const override { return 0; }
-  void advance(double seconds) { now_ += static_cast<int64_t>(seconds * 1e9); }
-
- private:
-  std::atomic<int64_t> now_{1};
-};
 
 RunPhase phase(RunPhase::Step step, bool evaluating = false, bool copying = false) {
   return {step, evaluating, copying};

@@ -17,6 +17,7 @@
 #include "actors/run_record.h"
 #include "base/file_system.h"
 #include "tests/actors/tiny_run.h"
+#include "tests/base/fake_clock.h"
 
 namespace percheron {
 namespace {
@@ -25,16 +26,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-
-class FakeClock final : public Clock {
- public:
-  int64_t monotonic_ns() const override { return now_; }
-  double unix_seconds() const override { return 1'700'000'000 + static_cast<double>(now_) * 1e-9; }
-  void advance(double seconds) { now_ += static_cast<int64_t>(seconds * 1e9); }
-
- private:
-  int64_t now_ = 0;
-};
 
 /// Values by "name{labels}", without `run`.
 std::map<std::string, double> values(const std::string& page) {

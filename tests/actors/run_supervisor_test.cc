@@ -3,19 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "tests/actors/tiny_run.h"
+#include "tests/base/fake_clock.h"
 
 namespace percheron {
 namespace {
-
-class FakeClock final : public Clock {
- public:
-  int64_t monotonic_ns() const override { return now_; }
-  double unix_seconds() const override { return 0; }
-  void advance(double seconds) { now_ += static_cast<int64_t>(seconds * 1e9); }
-
- private:
-  int64_t now_ = 1;
-};
 
 /// Writes down what the supervisor orders, one word a piece.
 class Diary final : public RunOrders {

@@ -1,4 +1,5 @@
 #include "tools/capture_line.h"
+#include "tests/base/fake_clock.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,13 +12,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-class StillClock final : public Clock {
- public:
-  int64_t monotonic_ns() const override { return now_ns; }
-  double unix_seconds() const override { return 1; }
-  int64_t now_ns = 1'000'000'000;
-};
 
 std::string text_of(std::FILE* file) {
   std::rewind(file);
@@ -45,11 +39,11 @@ TEST(CaptureLine, EndCountsWhatWasFoundRemadeAndLeftOut) {
 
 TEST(CaptureLine, PlainOutputHasALineNowAndThenAndTheLast) {
   std::FILE* out = std::tmpfile();
-  StillClock clock;
+  FakeClock clock;
   CaptureLine line(out, ProgressLine::Style::kPlain, clock);
   line.on_progress({1, 4, 0, 10, 1, 1});
   line.on_progress({2, 4, 0, 20, 1, 1});
-  clock.now_ns += 11'000'000'000;
+  clock.advance(11);
   line.on_progress({3, 4, 0, 30, 1, 1});
   line.on_progress({4, 4, 0, 40, 1, 0});
   line.on_progress({4, 4, 0, 40, 1, 0});

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/file_system.h"
 #include "base/hash.h"
+#include "tests/base/fake_clock.h"
 #include "tools/metrics_file.h"
 #include "tools/metrics_history.h"
 #include "tools/observer_list.h"
@@ -23,12 +24,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
-
-class StillClock : public Clock {
- public:
-  int64_t monotonic_ns() const override { return 0; }
-  double unix_seconds() const override { return 1700000000; }
-};
 
 std::string fresh(const std::string& name) {
   const std::string path = testing::TempDir() + "sinks_" + name;
@@ -49,7 +44,7 @@ StepReport step(int64_t number, double loss) {
 
 TEST(MetricsHistory, TheLaterLineOfAStepCountsAndACutLineIsIgnored) {
   const std::string path = join_path(fresh("history"), "metrics.jsonl");
-  const StillClock clock;
+  const FakeClock clock;
   {
     auto file = MetricsFile::open(system_files(), clock, path);
     ASSERT_TRUE(file.ok());
@@ -74,7 +69,7 @@ TEST(MetricsHistory, TheLaterLineOfAStepCountsAndACutLineIsIgnored) {
 // A byte that is no UTF-8, in a path or a sample's name, must not end the run.
 TEST(MetricsFile, WritesAnyTextAndOneLineEach) {
   const std::string path = join_path(fresh("bytes"), "metrics.jsonl");
-  const StillClock clock;
+  const FakeClock clock;
   {
     auto file = MetricsFile::open(system_files(), clock, path);
     ASSERT_TRUE(file.ok());
@@ -112,7 +107,7 @@ TEST(ObserverList, ThinsStepsButKeepsTheFirstAndTheLast) {
 TEST(PlanTime, IsPredictedFromWhatAnEarlierStartRecorded) {
   const std::string directory = fresh("plan_time");
   EXPECT_THAT(plan_time(system_files(), directory, 100), HasSubstr("not known yet"));
-  const StillClock clock;
+  const FakeClock clock;
   {
     auto file = MetricsFile::open(system_files(), clock, join_path(directory, "metrics.jsonl"));
     ASSERT_TRUE(file.ok());
@@ -143,7 +138,7 @@ uint32_t masked(const std::string& bytes) {
 
 TEST(TensorboardFile, RecordsAreFramedWithTheirChecksums) {
   const std::string directory = fresh("tensorboard");
-  const StillClock clock;
+  const FakeClock clock;
   {
     auto file = TensorboardFile::create(system_files(), clock, directory);
     ASSERT_TRUE(file.ok());
@@ -184,7 +179,7 @@ TEST(ProgressLine, SaysEverythingInOneLine) {
 // The one before the first step ends the run when it fails.
 TEST(ProgressLine, AFailedCheckpointPromisesNothing) {
   const std::string path = join_path(fresh("progress"), "out");
-  const StillClock clock;
+  const FakeClock clock;
   std::FILE* file = std::fopen(path.c_str(), "w");
   ASSERT_NE(file, nullptr);
   ProgressLine line(file, ProgressLine::Style::kPlain, clock);

@@ -109,7 +109,7 @@ TEST(Certificates, WithoutAnAuthorityNoneAreIssued) {
 TEST(Certificates, AnAuthorityThatExpiredIssuesNone) {
   const TemporaryDirectory directory;
   ASSERT_TRUE(init(directory.path(), 10).ok());
-  const FixedClock later(kToday + 11 * kDay);
+  const FakeClock later(kToday + 11 * kDay);
   const Status status =
       issue_certificate(system_files(), directory.path(), {"node1", {}, 30}, later);
   EXPECT_THAT(status.message(), HasSubstr("expired on 2030-01-11"));
@@ -133,7 +133,7 @@ TEST(Certificates, NoneOutlivesItsAuthority) {
   const TlsFiles files = {directory.path() + "/ca.crt", directory.path() + "/node1.crt",
                           directory.path() + "/node1.key"};
   const auto load = [&](double days) {
-    const FixedClock clock(kToday + days * kDay);
+    const FakeClock clock(kToday + days * kDay);
     return TlsContext::load(system_files(), files, clock).status().message();
   };
   EXPECT_THAT(load(9.9), IsEmpty());

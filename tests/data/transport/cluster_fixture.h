@@ -15,6 +15,7 @@
 #include "data/transport/connect.h"
 #include "data/transport/frame_channel.h"
 #include "data/transport/listener.h"
+#include "tests/base/fake_clock.h"
 #include "tests/data/transport/temporary_directory.h"
 
 namespace percheron {
@@ -24,17 +25,6 @@ using std::chrono::seconds;
 
 /// Long enough for a loaded machine; only a failing test waits that long.
 inline Deadline soon() { return Deadline::after(seconds(60)); }
-
-/// A clock that stands where it was put.
-class FixedClock final : public Clock {
- public:
-  explicit FixedClock(double unix_seconds) : unix_seconds_(unix_seconds) {}
-  int64_t monotonic_ns() const override { return 0; }
-  double unix_seconds() const override { return unix_seconds_; }
-
- private:
-  double unix_seconds_;
-};
 
 /// A fixed date, so that no test depends on today's: 2030-01-01.
 constexpr double kToday = 1893456000;
@@ -50,7 +40,7 @@ class TestCluster {
 
   const std::string& path() const { return directory_.path(); }
   static const Clock& clock() {
-    static const FixedClock today(kToday);
+    static const FakeClock today(kToday);
     return today;
   }
 

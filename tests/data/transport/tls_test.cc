@@ -86,7 +86,7 @@ TEST(TlsContext, ACertificateOfAnotherAuthorityIsRefused) {
 TEST(TlsContext, AnExpiredOrFutureCertificateIsRefused) {
   const TestCluster cluster;
   cluster.issue("node1", 10);
-  const FixedClock later(kToday + 11 * kDay), earlier(kToday - kDay);
+  const FakeClock later(kToday + 11 * kDay), earlier(kToday - kDay);
   EXPECT_THAT(load_error(cluster.files("node1"), later),
               AllOf(HasSubstr("node1.crt expired on 2030-01-11"), HasSubstr("percheron certs")));
   EXPECT_THAT(load_error(cluster.files("node1"), earlier), HasSubstr("is valid only from"));
@@ -183,7 +183,7 @@ TEST(Tls, AnExpiredCertificateOfAPeerIsRefusedWithItsDate) {
   const TestCluster cluster;
   cluster.issue("node1", 10);
   cluster.issue("node2", 100);
-  const FixedClock later(kToday + 20 * kDay);
+  const FakeClock later(kToday + 20 * kDay);
   const auto ahead = TlsContext::load(system_files(), cluster.files("node2"), later);
   ASSERT_TRUE(ahead.ok()) << ahead.status().message();
   const Handshake done(*cluster.tls("node1"), **ahead, "node2");
