@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <utility>
 
 #include "base/log.h"
@@ -79,7 +80,12 @@ Result<proto::RunRecord*> RunBook::add(const std::string& name, const std::strin
   record.set_id(id);
   record.set_node(node);
   *record.mutable_config() = config;
+  // Runs wait in this order, also where the clock of the day was set back.
   record.set_submitted(clock_->unix_seconds());
+  for (const auto& [other, before] : records_) {
+    if (before.submitted() < record.submitted()) continue;
+    record.set_submitted(std::nextafter(before.submitted(), HUGE_VAL));
+  }
   record.mutable_report()->set_state(proto::RunReport::QUEUED);
   PERCHERON_RETURN_IF_ERROR(save(record));
   return &(records_[id] = record);

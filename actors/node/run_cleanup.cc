@@ -25,7 +25,7 @@ Result<double> RunCleanup::last_use(const std::string& run, bool in_use) {
     const double seconds = std::strtod(text.c_str(), nullptr);
     if (std::isfinite(seconds) && seconds > 0) return seconds;
   }
-  const double now = clock_.unix_seconds();
+  const double now = this->now();
   PERCHERON_RETURN_IF_ERROR(write_text_atomically(files_, path, fmt::format("{:.0f}\n", now)));
   return now;
 }
@@ -56,7 +56,7 @@ std::vector<FinishedRun> RunCleanup::finished(RunBook& book, const Busy& busy) {
 
 int RunCleanup::forget(RunBook& book, const Busy& busy) {
   int count = 0;
-  const double now = clock_.unix_seconds();
+  const double now = this->now();
   for (const FinishedRun& run : runs_to_forget(finished(book, busy), limits_, now)) {
     // The record goes last: as long as it is there, this is tried again.
     Status done = logs_.set_aside(run.run);

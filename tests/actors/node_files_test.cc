@@ -12,6 +12,7 @@
 #include "actors/node/run_cleanup.h"
 #include "actors/policy/run_retention.h"
 #include "base/random.h"
+#include "tests/base/fake_clock.h"
 #include "tests/base/fault_file_system.h"
 #include "tests/test_seed.h"
 
@@ -24,13 +25,6 @@ using ::testing::UnorderedElementsAre;
 
 constexpr double kDay = 86400;
 constexpr double kToday = 1893456000;  // 2030-01-01
-
-class SetClock final : public Clock {
- public:
-  int64_t monotonic_ns() const override { return 0; }
-  double unix_seconds() const override { return seconds; }
-  double seconds = kToday;
-};
 
 std::vector<std::string> names(const std::vector<FinishedRun>& runs) {
   std::vector<std::string> names;
@@ -88,7 +82,7 @@ class NodeFiles : public testing::Test {
   }
 
   FaultFileSystem files_;
-  SetClock clock_;
+  FakeClock clock_{kToday};
 };
 
 TEST_F(NodeFiles, AFullLogIsSetAsideAndNothingIsLostMeanwhile) {
@@ -200,7 +194,7 @@ TEST_F(NodeFiles, RunsThatAreOverAreForgottenWithTheirLogsAndNothingElse) {
   EXPECT_THAT(logs.runs().value(), UnorderedElementsAre("stopped", "paused", "ending"));
   EXPECT_THAT(RunBook::open(files_, clock_, "/state/runs")->all(), testing::SizeIs(3));
   EXPECT_TRUE(files_.exists("/output/demo/latest"));
-  clock_.seconds += 2 * kDay;
+  clock_.advance(2 * kDay);
   EXPECT_EQ(cleanup.forget(book, {}), 2);
   EXPECT_EQ(cleanup.forgotten(), 3);
   EXPECT_THAT(logs.runs().value(), ElementsAre("paused"));
@@ -215,13 +209,37 @@ TEST_F(NodeFiles, LogsOfAnotherNodesRunGoSomeDaysAfterItsLastProcess) {
   RunBook book = RunBook::open(files_, clock_, "/state/runs").value();
   RunCleanup cleanup(files_, clock_, logs, {0, 90});
   EXPECT_EQ(cleanup.forget(book, {"demo"}), 0);
-  clock_.seconds += 1000 * kDay;
+  clock_.advance(1000 * kDay);
   EXPECT_EQ(cleanup.forget(book, {"demo"}), 0) << "it goes on";
-  clock_.seconds += 89 * kDay;
+  clock_.advance(89 * kDay);
   EXPECT_EQ(cleanup.forget(book, {}), 0);
-  clock_.seconds += 2 * kDay;
+  clock_.advance(2 * kDay);
   EXPECT_EQ(cleanup.forget(book, {}), 1);
   EXPECT_THAT(log_names(), IsEmpty());
+}
+
+TEST_F(NodeFiles, AClockOfTheDayThatJumpsMakesNothingOldAndKeepsTheOrderOfRuns) {
+  ProcessLogs logs(files_, "/state/logs", {});
+  RunBook book = RunBook::open(files_, clock_, "/state/runs").value();
+  RunCleanup cleanup(files_, clock_, logs, {0, 90});
+  const auto end = [&](const std::string& name) {
+    proto::RunRecord* record = book.add(name, "alpha", {}).value();
+    record->mutable_report()->set_state(proto::RunReport::DONE);
+    record->set_ended(clock_.unix_seconds());
+  };
+  end("z");
+  EXPECT_EQ(cleanup.forget(book, {"elsewhere"}), 0);
+  clock_.jump(10 * 365 * kDay);
+  end("y");
+  EXPECT_EQ(cleanup.forget(book, {"elsewhere"}), 0);
+  clock_.jump(-11 * 365 * kDay);
+  end("x");
+  EXPECT_EQ(cleanup.forget(book, {}), 0);
+  std::vector<std::string> order;
+  for (const proto::RunRecord* record : book.all()) order.push_back(record->id());
+  EXPECT_THAT(order, ElementsAre("z", "y", "x"));
+  clock_.advance(91 * kDay);
+  EXPECT_EQ(cleanup.forget(book, {}), 2) << "z, and the logs of the other node's run";
 }
 
 TEST_F(NodeFiles, WhatCanNotBeForgottenIsTriedAgain) {
@@ -229,7 +247,7 @@ TEST_F(NodeFiles, WhatCanNotBeForgottenIsTriedAgain) {
   RunBook book = RunBook::open(files_, clock_, "/state/runs").value();
   proto::RunRecord* record = book.add("demo", "alpha", {}).value();
   record->mutable_report()->set_state(proto::RunReport::DONE);
-  clock_.seconds += 91 * kDay;
+  clock_.advance(91 * kDay);
   uint64_t failures = 0;
   RunCleanup cleanup(files_, clock_, logs, {200, 90});
   // The first two only look at what is there.
