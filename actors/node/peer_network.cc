@@ -67,7 +67,7 @@ void PeerNetwork::stop() {
   for (const auto& [address, peer] : peers_) {
     if (peer->connector.joinable()) peer->connector.join();
   }
-  for (std::thread& caller : callers_) caller.join();
+  for (Caller& caller : callers_) caller.thread.join();
 }
 
 // --- what comes in -------------------------------------------------------------------------------
@@ -142,7 +142,10 @@ void PeerNetwork::take_state(const NodeIdentity& peer, const proto::NodeState& s
     // It was quicker than its silence: its processes and features are gone all the same.
     again = self.heard > 0 && self.state.incarnation_uuid() != state.incarnation_uuid();
     if (again) log_warning("node {} at {} was started again", state.name(), state.address());
-    if (self.heard == 0) log_info("node {} at {} has joined", state.name(), state.address());
+    if (self.heard == 0) {
+      log_info("node {} at {} has joined", state.name(), state.address());
+      self.try_again = 0;  // It can be reached again.
+    }
     self.name = state.name();
     self.state = state;
     self.heard = now();
@@ -162,22 +165,49 @@ void PeerNetwork::know_locked(const NodeAddress& address) {
 }
 
 void PeerNetwork::take_call(const std::string& from, const proto::OperatorCall& call) {
-  const std::lock_guard lock(mutex_);
-  if (stopping_ || callers_.size() >= kCallsMax * 16) return;
-  callers_.emplace_back([this, from, call] {
-    proto::ControlRequest request;
-    proto::ControlReply reply;
-    if (request.ParseFromString(call.request())) {
-      reply = daemon_.answer(request, std::chrono::minutes(10));
-    } else {
-      reply.set_error("another node's request can't be read");
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    std::erase_if(callers_, [](Caller& caller) {
+      if (caller.done) caller.thread.join();
+      return caller.done;
+    });
+    if (callers_.size() < kCallsMax) {
+      Caller& caller = callers_.emplace_back();
+      caller.thread = std::thread([this, &caller, from, call] {
+        answer_call(from, call);
+        const std::lock_guard done(mutex_);
+        caller.done = true;
+      });
+      return;
     }
-    proto::Frame frame;
-    frame.mutable_operator_answer()->set_call(call.call());
-    frame.mutable_operator_answer()->set_reply(reply.SerializeAsString());
-    const Status sent = send(from, std::move(frame));
-    if (!sent.ok()) log_warning("the answer for {} is lost: {}", from, sent.message());
-  });
+  }
+  proto::ControlReply reply;
+  reply.set_error(
+      fmt::format("node {} answers {} requests of other nodes at once, which is the "
+                  "limit: try again later",
+                  daemon_.name(), kCallsMax));
+  send_answer(from, call.call(), reply);
+}
+
+void PeerNetwork::answer_call(const std::string& from, const proto::OperatorCall& call) {
+  proto::ControlRequest request;
+  proto::ControlReply reply;
+  if (request.ParseFromString(call.request())) {
+    reply = daemon_.answer(request, std::chrono::minutes(10));
+  } else {
+    reply.set_error("another node's request can't be read");
+  }
+  send_answer(from, call.call(), reply);
+}
+
+void PeerNetwork::send_answer(const std::string& to, uint64_t call,
+                              const proto::ControlReply& reply) {
+  proto::Frame frame;
+  frame.mutable_operator_answer()->set_call(call);
+  frame.mutable_operator_answer()->set_reply(reply.SerializeAsString());
+  const Status sent = send(to, std::move(frame));
+  if (!sent.ok()) log_warning("the answer for {} is lost: {}", to, sent.message());
 }
 
 // --- what goes out -------------------------------------------------------------------------------
@@ -380,6 +410,7 @@ void PeerNetwork::connect(const PeerPtr& peer) {
   Result<Connection> connection =
       connect_node(peer->address, name, options_.credentials, Purpose::kControl, random_,
                    Deadline::after(kConnectTimeout));
+  const proto::Frame state = state_frame();
   const std::lock_guard lock(mutex_);
   peer->connecting = false;
   if (stopping_) return;
@@ -394,6 +425,9 @@ void PeerNetwork::connect(const PeerPtr& peer) {
   peer->lost = false;
   peer->name = connection->peer.name;
   peer->link = std::make_shared<FrameLink>(stream_channel(std::move(connection->stream)), clock_);
+  // Before anything else: a node that was started again is known by it, and what it had before is
+  // ended there. A worker that it starts now must not be taken for one of those.
+  peer->link->send(state);
   send_held_locked(*peer);
 }
 

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -83,12 +84,20 @@ class PeerNetwork final : public PeerLinks {
     std::string reply;
   };
 
+  /// Answers what another node asks.
+  struct Caller {
+    std::thread thread;
+    bool done = false;
+  };
+
   PeerNetwork(PeerOptions options, NodeDaemon& daemon, RandomBytes& random, const Clock& clock);
 
   void serve(Connection connection);
   void serve_control(Connection& connection);
   void take_state(const NodeIdentity& peer, const proto::NodeState& state);
   void take_call(const std::string& from, const proto::OperatorCall& call);
+  void answer_call(const std::string& from, const proto::OperatorCall& call);
+  void send_answer(const std::string& to, uint64_t call, const proto::ControlReply& reply);
   void know_locked(const NodeAddress& address);
   void send_held_locked(Peer& peer);
   std::vector<proto::Frame> take_overdue_locked();
@@ -114,8 +123,8 @@ class PeerNetwork final : public PeerLinks {
   uint64_t next_call_ = 1;
   bool stopping_ = false;
   std::unique_ptr<Listener> listener_;
-  std::vector<std::thread> callers_;  // answer what other nodes ask
-  std::thread ticker_;                // last: it uses the others
+  std::list<Caller> callers_;
+  std::thread ticker_;  // last: it uses the others
 };
 
 }  // namespace percheron
