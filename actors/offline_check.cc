@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "base/counted.h"
 #include "model/parameter_list.h"
 #include "model/state_match.h"
 
@@ -73,7 +74,8 @@ Result<std::string> check_peer_states(Context& context, Target& target,
   PERCHERON_ASSIGN_OR_RETURN(const std::vector<float> states, live_states(context, target, files));
   const int64_t layers = target.config().num_hidden_layers;
   const size_t hidden = norm.size(), row_values = (static_cast<size_t>(layers) + 1) * hidden;
-  size_t first_row = 0, slots = 0, rows = 0;
+  size_t first_row = 0, rows = 0;
+  int64_t slots = 0;
   Worst worst;
   for (const PeerFiles& directory : files) {
     for (size_t s = 0; s < directory.excerpts.front().slots.size(); ++s) {
@@ -96,9 +98,11 @@ Result<std::string> check_peer_states(Context& context, Target& target,
     first_row += rows;
   }
   return fmt::format(
-      "{} slots of files without Percheron's metadata are the target's states that they are stated "
-      "to be, by {} rows; the worst, {}, is {:.2g} off, relative to its size",
-      slots, first_row, worst.text, worst.error);
+      "{} of files without Percheron's metadata {} stated to be, by {}; the worst, {}, is {:.2g} "
+      "off, relative to its size",
+      counted(slots, "slot"),
+      slots == 1 ? "is the target's state that it is" : "are the target's states that they are",
+      counted(static_cast<int64_t>(first_row), "row"), worst.text, worst.error);
 }
 
 }  // namespace percheron

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "actors/policy/epoch_text.h"
 #include "base/units.h"
 #include "data/checkpoint.h"
 
@@ -143,8 +144,7 @@ void RunSupervisor::report_epoch_ends() {
   for (auto& [number, termination] : epochs_) {
     if (!termination.report_end()) continue;
     ++epochs_done_;
-    observer_.on_event(fmt::format("epoch {} of {} is done: {} steps", number + 1,
-                                   setup_.steps.epochs(), termination.committed()));
+    observer_.on_event(epoch_end_text(setup_.steps, number));
   }
   if (opened_ || !held_out_ready_) return;
   try_finish();

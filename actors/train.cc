@@ -18,6 +18,7 @@
 #include "actors/setting_notes.h"
 #include "actors/tensor_parallel_target.h"
 #include "actors/weights_comparison.h"
+#include "base/counted.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "data/checkpoint.h"
@@ -291,6 +292,14 @@ Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point,
   return ok_status();
 }
 
+namespace {
+
+std::string samples_are(int64_t count) {
+  return counted(count, "sample") + (count == 1 ? " is" : " are");
+}
+
+}  // namespace
+
 void tell_about_setup(const RunSetup& setup, const RunParts& parts, RunObserver& observer) {
   const RunData& data = setup.data;
   const auto count = [](int64_t n) { return format_count(static_cast<uint64_t>(n)); };
@@ -299,17 +308,18 @@ void tell_about_setup(const RunSetup& setup, const RunParts& parts, RunObserver&
   if (!setup.draft_vocabulary_note.empty()) observer.on_event(setup.draft_vocabulary_note);
   for (const std::string& note : setting_notes(setup)) observer.on_event(note);
   if (data.selection.truncated > 0) {
-    observer.on_event(fmt::format("{} samples are cut to data.token_budget {}",
-                                  count(data.selection.truncated), data.options.token_budget));
+    observer.on_event(fmt::format("{} cut to data.token_budget {}",
+                                  samples_are(data.selection.truncated),
+                                  data.options.token_budget));
   }
   if (data.selection.too_long_skipped > 0) {
-    observer.on_event(fmt::format("{} samples longer than data.token_budget {} are skipped",
-                                  count(data.selection.too_long_skipped),
+    observer.on_event(fmt::format("{} skipped: longer than data.token_budget {}",
+                                  samples_are(data.selection.too_long_skipped),
                                   data.options.token_budget));
   }
   if (data.selection.unsupervised_dropped > 0) {
-    observer.on_event(fmt::format("{} samples without a supervised token are dropped",
-                                  count(data.selection.unsupervised_dropped)));
+    observer.on_event(fmt::format("{} dropped: without a supervised token",
+                                  samples_are(data.selection.unsupervised_dropped)));
   }
   if (data.held_out_left_out > 0) {
     observer.on_event(
@@ -333,10 +343,11 @@ void tell_about_setup(const RunSetup& setup, const RunParts& parts, RunObserver&
   }
   for (const auto& worker : parts.workers) {
     const bool bf16 = setup.target_dtype == DType::kBf16 || setup.drafter_dtype == DType::kBf16;
-    observer.on_event(fmt::format(
-        "{}: {}, {} threads{}", worker->name(), worker->info().description, worker->info().threads,
-        bf16 && !worker->info().native_bf16 ? "; bf16 is a storage type here, products run in f32"
-                                            : ""));
+    observer.on_event(fmt::format("{}: {}, {}{}", worker->name(), worker->info().description,
+                                  counted(worker->info().threads, "thread"),
+                                  bf16 && !worker->info().native_bf16
+                                      ? "; bf16 is a storage type here, products run in f32"
+                                      : ""));
   }
 }
 

@@ -90,7 +90,14 @@ Status OfflineFeatures::state_peer_slots() {
 }
 
 Status OfflineFeatures::add_directory(const std::string& path) {
-  PERCHERON_ASSIGN_OR_RETURN(const std::vector<std::string> names, files_.list(path));
+  const Result<std::vector<std::string>> listed = files_.list(path);
+  if (!listed.ok()) {
+    return Status(listed.status().code(),
+                  listed.status().message() +
+                      "; name directories that `percheron capture` or another program has filled, "
+                      "or leave features.from out: then the target runs");
+  }
+  const std::vector<std::string>& names = *listed;
   const auto number = static_cast<uint32_t>(directories_.size());
   directories_.push_back({path, 0});
   bool any = false;

@@ -8,6 +8,7 @@
 
 #include "actors/policy/credits.h"
 #include "actors/policy/epoch_termination.h"
+#include "actors/policy/epoch_text.h"
 #include "actors/policy/lease_table.h"
 #include "actors/policy/quarantine.h"
 #include "actors/policy/run_schedule.h"
@@ -29,6 +30,13 @@ TEST(StepPlan, LastStepOfAnEpochIsSmallerAndNeverDropped) {
   EXPECT_EQ(plan.at(2).first, 0);
   EXPECT_TRUE(plan.last_of_epoch(1));
   EXPECT_FALSE(plan.last_of_epoch(2));
+}
+
+TEST(StepPlan, WhatIsSaidOfAnEpochTellsWhetherItWasWhole) {
+  EXPECT_EQ(epoch_end_text(StepPlan(3, {7, 1}, 0), 0), "epoch 1 of 2 is done: 3 steps");
+  EXPECT_EQ(epoch_end_text(StepPlan(3, {7, 1}, 0), 1), "epoch 2 of 2 is done: 1 step");
+  EXPECT_EQ(epoch_end_text(StepPlan(3, {7, 7}, 4), 1),
+            "epoch 2 of 2 ends after 1 of its 3 steps: train.steps is 4");
 }
 
 TEST(StepPlan, StepsMaxEndsInTheMiddleOfAnEpoch) {

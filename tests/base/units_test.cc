@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "base/counted.h"
+
 namespace percheron {
 namespace {
 
@@ -46,6 +48,12 @@ TEST(Units, CountsHaveACommaAtEveryThousand) {
   EXPECT_EQ(format_count(999), "999");
   EXPECT_EQ(format_count(1000), "1,000");
   EXPECT_EQ(format_count(1234567), "1,234,567");
+}
+
+TEST(Units, NumbersOfThingsKnowOneFromMany) {
+  EXPECT_EQ(counted(0, "sample"), "0 samples");
+  EXPECT_EQ(counted(1, "sample"), "1 sample");
+  EXPECT_EQ(counted(1234, "row"), "1,234 rows");
 }
 
 }  // namespace
