@@ -121,6 +121,12 @@ Status supervise(FrameLink& daemon, const proto::StartSupervisor& order, RunRepo
   reporter.set_workers([&run] { return run->workers(); });
   const Result<RunSummary> summary = start_and_run(*run, reporter, system_files());
   reporter.set_workers(nullptr);
+  if (summary.status().code() == StatusCode::kCancelled && run->orders().stops_now()) {
+    reporter.set_state(proto::RunReport::STOPPED, "at once, without a checkpoint");
+    run->orders().on_end("is stopped, without a checkpoint", 0);
+    daemon.flush();
+    return ok_status();
+  }
   if (!summary.ok()) {
     run->orders().on_end("has ended: " + summary.status().message(), 0);
     return end_with(summary.status(), order, reporter, daemon);

@@ -98,6 +98,7 @@ Status order(const RunArguments& arguments, proto::RunOrder::Kind kind) {
   request.mutable_order()->set_run(arguments.run);
   request.mutable_order()->mutable_order()->set_kind(kind);
   request.mutable_order()->mutable_order()->set_release_devices(arguments.release_devices);
+  request.set_timeout_seconds(arguments.timeout);
   PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
   Printer out(stdout);
   if (arguments.json) {
@@ -170,6 +171,7 @@ Status drain(const RunArguments& arguments) {
   proto::ControlRequest request;
   request.mutable_drain()->set_node(arguments.drained);
   request.mutable_drain()->set_undo(arguments.undo);
+  request.set_timeout_seconds(arguments.timeout);
   PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
   Printer out(stdout);
   if (arguments.json) {
@@ -192,13 +194,18 @@ Status logs(const RunArguments& arguments) {
   PERCHERON_ASSIGN_OR_RETURN(NodeClient node, arguments.at.connect());
   Printer out(stdout);
   uint64_t offset = 0;
-  bool last = !arguments.follow;
+  bool last = !arguments.follow, told = false;
   while (true) {
     proto::ControlRequest request;
     request.mutable_log()->set_run(arguments.run);
     request.mutable_log()->set_device(arguments.device);
     request.mutable_log()->set_offset(offset);
     PERCHERON_ASSIGN_OR_RETURN(const proto::ControlReply reply, node.ask(std::move(request)));
+    if (!reply.text().empty()) {
+      if (!arguments.follow) return failed_precondition(reply.text());
+      if (!told) std::fprintf(stderr, "(%s)\n", reply.text().c_str());
+      told = true;
+    }
     if (const uint64_t begin = reply.log_end() - reply.log().size(); begin > offset) {
       std::fprintf(stderr, "(%s here are no longer kept)\n", format_bytes(begin - offset).c_str());
     }
@@ -228,6 +235,14 @@ void add_json(CLI::App* command, const ArgumentsPtr& arguments) {
   command->add_flag("--json", arguments->json, "Print JSON");
 }
 
+void add_timeout(CLI::App* command, const ArgumentsPtr& arguments) {
+  command
+      ->add_option("--timeout", arguments->timeout,
+                   "Seconds to wait until it is so; the order stands after that")
+      ->check(CLI::Range(1.0, arguments->timeout))
+      ->capture_default_str();
+}
+
 void add_placement_commands(CLI::App& app, Command& chosen, const ArgumentsPtr& arguments) {
   CLI::App* command = add_command(app, chosen, "scale", "Give a run other devices while it goes on",
                                   arguments, scale);
@@ -240,17 +255,14 @@ void add_placement_commands(CLI::App& app, Command& chosen, const ArgumentsPtr& 
       ->allow_extra_args(false);
   command->add_option("--trainers", arguments->trainers, "Likewise of trainers")
       ->allow_extra_args(false);
-  command
-      ->add_option("--timeout", arguments->timeout,
-                   "Seconds to wait until it is so; the order stands after that")
-      ->check(CLI::Range(1.0, arguments->timeout))
-      ->capture_default_str();
+  add_timeout(command, arguments);
   add_json(command, arguments);
 
   command = add_command(app, chosen, "drain", "Take all runs off a node, which takes none then",
                         arguments, drain);
   command->add_option("name", arguments->drained, "The node")->required();
   command->add_flag("--undo", arguments->undo, "It takes workers again");
+  add_timeout(command, arguments);
   add_json(command, arguments);
 }
 
@@ -277,17 +289,20 @@ void add_run_commands(CLI::App& app, Command& chosen) {
   command->add_option("run", arguments->run, "The run")->required();
   command->add_flag("--release-devices", arguments->release_devices,
                     "Write a checkpoint and give the devices to others meanwhile");
+  add_timeout(command, arguments);
   add_json(command, arguments);
 
   command =
       add_command(app, chosen, "resume", "Let a paused, stopped or failed run go on", arguments,
                   [](const RunArguments& a) { return order(a, proto::RunOrder::RESUME); });
   command->add_option("run", arguments->run, "The run")->required();
+  add_timeout(command, arguments);
   add_json(command, arguments);
 
   command = add_command(app, chosen, "snapshot", "Write a checkpoint after a run's step", arguments,
                         [](const RunArguments& a) { return order(a, proto::RunOrder::SNAPSHOT); });
   command->add_option("run", arguments->run, "The run")->required();
+  add_timeout(command, arguments);
   add_json(command, arguments);
 
   command = add_command(
@@ -297,6 +312,7 @@ void add_run_commands(CLI::App& app, Command& chosen) {
   command->add_option("run", arguments->run, "The run")->required();
   command->add_flag("--now", arguments->now,
                     "At once: the steps since the last checkpoint are lost");
+  add_timeout(command, arguments);
   add_json(command, arguments);
 
   add_placement_commands(app, chosen, arguments);

@@ -108,7 +108,11 @@ void FeatureRegions::drop(std::map<Key, Kept>::iterator kept) {
 
 void FeatureRegions::release(const std::string& run, const proto::ReleaseFeatures& what) {
   const std::lock_guard lock(mutex_);
-  auto kept = kept_.lower_bound({run, {what.epoch(), what.first()}});
+  // Steps are released in order: what lies before is of no use either, though this node was not
+  // told because it could not be reached then. Held-out data stays.
+  const MicroBatchId first =
+      what.epoch() < 0 ? MicroBatchId{what.epoch(), what.first()} : MicroBatchId{0, 0};
+  auto kept = kept_.lower_bound({run, first});
   while (kept != kept_.end() && kept->first.first == run &&
          kept->first.second < MicroBatchId{what.epoch(), what.first() + what.count()}) {
     drop(kept++);

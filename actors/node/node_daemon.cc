@@ -46,6 +46,7 @@ NodeDaemon::NodeDaemon(NodeOptions options, FileSystem& files, const Clock& cloc
     if (run_is_over(report.state()) || record->released()) continue;
     report.set_state(proto::RunReport::QUEUED);
     report.set_message("the daemon was started again");
+    record->clear_rests();
   }
   ticker_ = std::thread([this] { tick(); });
 }
@@ -93,6 +94,7 @@ Status NodeDaemon::start_child_locked(const proto::Endpoint& endpoint, proto::Fr
     before.key() += "|" + std::to_string(before.mapped()->process->pid());
     children_.insert(std::move(before));
   }
+  child->started = now();
   children_[key_of(endpoint)] = child;
   silence_.watch(child->process->pid(), now());
   return ok_status();
@@ -296,6 +298,7 @@ void NodeDaemon::tick() {
         if (child->kill_at > 0 && now() > child->kill_at) child->process->signal(SIGKILL);
       }
       end_silent_locked();
+      end_orphans_locked();
       if (shutting_down_ && children_.empty() && gone.empty()) return;
       if (!shutting_down_) {
         queue_recovering_locked();
@@ -321,8 +324,15 @@ void NodeDaemon::shut_down(double seconds) {
     if (!shutting_down_) {
       shutting_down_ = true;
       for (const auto& [key, child] : children_) {
+        const bool supervisor = child->endpoint.kind() == proto::Endpoint::SUPERVISOR;
+        if (!supervisor && !child->unwanted && child->worker.supervisor_node() != options_.name) {
+          // Another node's run goes on without it: there is nothing to wait for.
+          child->tell_end = true;
+          end_child_locked(*child);
+          continue;
+        }
         child->kill_at = now() + seconds;
-        if (child->endpoint.kind() != proto::Endpoint::SUPERVISOR) continue;
+        if (!supervisor) continue;
         proto::Frame frame;  // Nobody waits for the answer.
         *frame.mutable_to() = child->endpoint;
         frame.mutable_order()->set_kind(proto::RunOrder::PAUSE);

@@ -20,6 +20,7 @@
 #include "actors/node/run_book.h"
 #include "actors/node/run_cleanup.h"
 #include "actors/node/successor.h"
+#include "actors/policy/restart_history.h"
 #include "actors/policy/silence_watch.h"
 #include "actors/service/frame_link.h"
 #include "actors/service/placement_change.h"
@@ -36,11 +37,10 @@ namespace percheron {
 void add_device(const proto::DeviceState& device, proto::NodeRecord& record);
 
 struct NodeOptions {
-  std::string name;             // in the cluster; placement spells devices "NAME/cpu:0"
-  std::string state_directory;  // runs, logs
-  std::string program;          // the percheron executable, which is started for each process
-  int restarts_max = 5;         // of a run's supervisor within restart_window_seconds
-  double restart_window_seconds = 600;
+  std::string name;                // in the cluster; placement spells devices "NAME/cpu:0"
+  std::string state_directory;     // runs, logs
+  std::string program;             // the percheron executable, which is started for each process
+  RestartLimits restarts;          // of a run's supervisor
   double silence_seconds = 3;      // after which a process of a run is taken for hung
   double first_sign_seconds = 30;  // that it gets to start
   LogLimits logs;
@@ -130,6 +130,7 @@ class NodeDaemon {
     bool unwanted = false;   // was told to end
     bool tell_end = false;   // its end is told all the same
     double kill_at = 0;      // when it is ended by force; 0 = not
+    double started = 0;      // when
     std::string killed_for;  // why it was ended by force
   };
   using ChildPtr = std::shared_ptr<Child>;
@@ -137,6 +138,11 @@ class NodeDaemon {
   struct Leader {
     std::string node;
     int64_t generation = 0;
+  };
+  /// The supervisors that a run has had here, one after the other.
+  struct Supervision {
+    RestartHistory restarts;
+    int64_t step = 0;  // the highest that they told of
   };
   struct Order {
     bool answered = false;
@@ -160,6 +166,8 @@ class NodeDaemon {
   void alive(const Child& child);
   void kill_locked(Child& child, const std::string& why);
   void end_silent_locked();
+  /// Workers of other nodes' runs that are over: the word of that may have been lost.
+  void end_orphans_locked();
   void kill_worker(const std::string& run, const proto::KillWorker& order);
 
   // Of frames.
@@ -175,6 +183,7 @@ class NodeDaemon {
   // Of runs, in node_runs.cc.
   Status start_supervisor_locked(proto::RunRecord& record);
   void supervisor_ended_locked(const ChildPtr& child, bool well, const std::string& how);
+  Supervision& supervision_locked(const std::string& run);
   /// Those whose supervisor has waited long enough to be started again.
   void queue_recovering_locked();
   void start_queued_locked();
@@ -193,11 +202,16 @@ class NodeDaemon {
   Status order(const proto::OrderRun& order, std::chrono::milliseconds timeout,
                proto::ControlReply& reply);
   /// Gives a run's supervisor an order and waits for the answer; none if it ends without one.
-  /// kUnavailable after `timeout`. Lets go of the lock meanwhile.
+  /// kUnavailable after `timeout`, which says what follows all the same: `standing`. Lets go of
+  /// the lock meanwhile.
   Result<std::optional<proto::RunOrderReply>> ask_supervisor(std::unique_lock<std::mutex>& lock,
                                                              const std::string& run,
                                                              proto::Frame frame,
-                                                             std::chrono::milliseconds timeout);
+                                                             std::chrono::milliseconds timeout,
+                                                             const std::string& standing);
+  /// A run that is ending because of an earlier order is to go on after that.
+  Status resume_after_its_end(std::unique_lock<std::mutex>& lock, const std::string& run,
+                              std::chrono::milliseconds timeout, proto::ControlReply& reply);
   bool has_supervisor_locked(const std::string& run);
   std::vector<std::string> known_nodes();
   /// kNotFound for a node that this cluster does not have, kFailedPrecondition for a drained one.
@@ -302,16 +316,16 @@ class NodeDaemon {
   RunCleanup cleanup_;
   std::map<std::string, ChildPtr> children_;  // by key_of() their endpoint
   DeviceClaims claims_;
-  std::vector<ChildPtr> gone_;                           // to be destroyed by tick()
-  SilenceWatch silence_;                                 // of children_, by process number
-  SuccessorWatch succession_;                            // of tick() alone
-  std::set<std::string> not_taken_over_;                 // likewise: runs of which that was said
-  std::set<std::string> not_renamed_;                    // likewise
-  std::map<std::string, Leader> led_by_;                 // runs that have workers here
-  std::map<uint64_t, Order> orders_;                     // that wait for a run's answer
-  std::map<std::string, std::vector<double>> restarts_;  // of supervisors, when
-  std::map<std::string, double> restart_at_;             // of supervisors that are to come back
-  std::map<std::string, double> undeliverable_said_;     // of nodes, when
+  std::vector<ChildPtr> gone_;                        // to be destroyed by tick()
+  SilenceWatch silence_;                              // of children_, by process number
+  SuccessorWatch succession_;                         // of tick() alone
+  std::set<std::string> not_taken_over_;              // likewise: runs of which that was said
+  std::set<std::string> not_renamed_;                 // likewise
+  std::map<std::string, Leader> led_by_;              // runs that have workers here
+  std::map<uint64_t, Order> orders_;                  // that wait for a run's answer
+  std::map<std::string, Supervision> supervisions_;   // of runs that are not over
+  std::map<std::string, double> restart_at_;          // of supervisors that are to come back
+  std::map<std::string, double> undeliverable_said_;  // of nodes, when
   uint64_t next_order_ = 1;
   bool shutting_down_ = false;
   std::thread ticker_;  // last: it uses the others

@@ -16,6 +16,7 @@ namespace percheron {
 namespace {
 
 constexpr auto kAdoptTimeout = std::chrono::seconds(30);
+constexpr auto kAnswerTime = std::chrono::seconds(3);  // beside what was waited for
 // Nodes know each other after a second or two.
 constexpr auto kAskAgain = std::chrono::milliseconds(200);
 constexpr int kAskTries = 25;
@@ -141,7 +142,9 @@ Status NodeDaemon::drain(const proto::DrainNode& order, std::chrono::millisecond
     proto::ControlRequest request;
     request.mutable_leave()->set_run(run);
     request.mutable_leave()->set_node(options_.name);
-    const Result<proto::ControlReply> theirs = ask_host(supervisor_node, request, timeout);
+    request.set_timeout_seconds(static_cast<double>(timeout.count()) * 1e-3);
+    const Result<proto::ControlReply> theirs =
+        ask_host(supervisor_node, request, timeout + kAnswerTime);
     Result<std::string> what =
         theirs.ok() ? Result<std::string>(theirs->text()) : Result<std::string>(theirs.status());
     if (theirs.ok() && !theirs->error().empty()) what = failed_precondition(theirs->error());
@@ -149,7 +152,8 @@ Status NodeDaemon::drain(const proto::DrainNode& order, std::chrono::millisecond
   }
   if (!failed.empty()) {
     return failed_precondition(
-        fmt::format("{}, but not all runs have left it; `percheron drain {}` tries again: {}",
+        fmt::format("{0}, but not all runs have left it; `percheron drain {1}` tries again, with "
+                    "--undo it takes workers again and runs that wait for it go on: {2}",
                     drained_text(options_.name), options_.name, fmt::join(failed, "; ")));
   }
   reply.set_text(done.empty() ? "is drained; no run had anything there"
@@ -181,7 +185,8 @@ Result<std::string> NodeDaemon::leave(const std::string& run, const std::string&
   proto::Frame frame;
   *frame.mutable_scale() = order_of(change);
   PERCHERON_ASSIGN_OR_RETURN(const std::optional<proto::RunOrderReply> answer,
-                             ask_supervisor(lock, run, std::move(frame), timeout));
+                             ask_supervisor(lock, run, std::move(frame), timeout,
+                                            "its workers leave as soon as it can do without"));
   if (answer && answer->has_error()) return failed_precondition(answer->error());
   if (!answer) return unavailable("its supervisor ended meanwhile");
   return std::string("has left");
@@ -195,15 +200,16 @@ Status NodeDaemon::rest(std::unique_lock<std::mutex>& lock, const std::string& r
     proto::Frame frame;
     frame.mutable_order()->set_kind(proto::RunOrder::PAUSE);
     frame.mutable_order()->set_release_devices(true);
-    record->set_released(true);  // How its supervisor's end is to be understood.
-    PERCHERON_RETURN_IF_ERROR(ask_supervisor(lock, run, std::move(frame), timeout).status());
+    record->set_rests(why);  // How its supervisor's end is to be understood.
+    PERCHERON_RETURN_IF_ERROR(
+        ask_supervisor(lock, run, std::move(frame), timeout,
+                       "it writes a checkpoint after the step that is under way, and waits then")
+            .status());
     // Its output is locked until the process is gone.
     if (!changed_.wait_for(lock, timeout, [&] { return !has_supervisor_locked(run); })) {
-      return unavailable("its supervisor does not end");
+      return unavailable("it has written its checkpoint, but its supervisor does not end");
     }
-    record = book_.find(run);
-    if (!record) return not_found("run " + run + " is forgotten");
-    record->clear_released();
+    return book_.find(run) ? ok_status() : not_found("run " + run + " is forgotten");
   }
   if (run_is_over(record->report().state())) return ok_status();
   record->clear_ended();
@@ -256,6 +262,7 @@ Result<std::string> NodeDaemon::move_away(const std::string& run,
                              peers()->ask(destination, request, kAdoptTimeout));
   if (!reply.error().empty()) return failed_precondition(reply.error());
   lock.lock();
+  supervisions_.erase(run);
   PERCHERON_RETURN_IF_ERROR(book_.remove(run));
   return std::string("is on node " + destination + " now");
 }

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <signal.h>
 
+#include <algorithm>
+
 #include "actors/node/endpoint.h"
 #include "actors/node/node_daemon.h"
 #include "actors/node/successor.h"
@@ -11,6 +13,8 @@
 
 namespace percheron {
 namespace {
+
+constexpr double kOrphanSeconds = 3;  // nodes tell of their runs twice a second
 
 // As the process calls itself: "worker RUN/cpu:0".
 std::string name_of(const proto::Endpoint& endpoint) {
@@ -46,6 +50,27 @@ void NodeDaemon::end_silent_locked() {
   }
 }
 
+void NodeDaemon::end_orphans_locked() {
+  PeerLinks* const links = peers();
+  const bool guests = std::ranges::any_of(
+      led_by_, [&](const auto& entry) { return entry.second.node != options_.name; });
+  if (!links || !guests) return;
+  for (const proto::RunRecord& theirs : links->runs()) {
+    const auto led = led_by_.find(theirs.id());
+    if (led == led_by_.end() || led->second.node != theirs.node()) continue;
+    if (theirs.node() == options_.name || !run_is_over(theirs.report().state())) continue;
+    // Of a run that was resumed a moment ago its node may not have told yet.
+    const bool fresh = std::ranges::any_of(children_, [&](const auto& entry) {
+      return entry.second->endpoint.run() == theirs.id() &&
+             now() - entry.second->started < kOrphanSeconds;
+    });
+    if (fresh) continue;
+    log_info("run {} is over, as node {} says: what it had here is ended", theirs.id(),
+             theirs.node());
+    end_run_locked(theirs.id(), theirs.node());
+  }
+}
+
 void NodeDaemon::kill_worker(const std::string& run, const proto::KillWorker& order) {
   proto::Endpoint endpoint;
   endpoint.set_kind(proto::Endpoint::WORKER);
@@ -77,6 +102,10 @@ void NodeDaemon::node_lost(const std::string& node) {
           child->worker.supervisor_node() == node) {
         end_child_locked(*child);
       }
+    }
+    // Nobody may ever say that their features are of no more use: the run may end meanwhile.
+    for (const auto& [run, leader] : led_by_) {
+      if (leader.node == node) features_.release_run(run);
     }
   }
   for (proto::Frame& frame : frames) route(std::move(frame));

@@ -98,7 +98,7 @@ void NodeDaemon::finish_rename_locked(const std::string& run) {
   }
   log_info("run {} is called {} from now on", run, id);
   restart_at_.erase(run);
-  restarts_.erase(run);
+  supervisions_.erase(run);
   const Status removed = book_.remove(run);
   if (!removed.ok()) log_error("the record of run {}: {}", run, removed.message());
 }

@@ -14,6 +14,7 @@
 namespace percheron {
 namespace {
 
+constexpr double kSecondsMax = 1e6;                    // that anybody waits
 constexpr auto kAskTimeout = std::chrono::seconds(3);  // for another node to say what it has
 constexpr size_t kLogBytesMax = size_t{512} << 10;     // of one answer
 
@@ -21,6 +22,22 @@ constexpr size_t kLogBytesMax = size_t{512} << 10;     // of one answer
 bool is_outdated(const proto::RunRecord& record, const std::vector<proto::RunRecord>& runs) {
   return std::any_of(runs.begin(), runs.end(),
                      [&](const proto::RunRecord& other) { return has_moved(record, other); });
+}
+
+// What follows an order that was not obeyed in time.
+std::string standing_order(const proto::RunOrder& order, const std::string& run) {
+  switch (order.kind()) {
+    case proto::RunOrder::PAUSE:
+      if (!order.release_devices()) return "it pauses after the step that is under way";
+      return "it writes a checkpoint after the step that is under way and gives its devices back; "
+             "`percheron resume " +
+             run + "` lets it go on after that";
+    case proto::RunOrder::RESUME: return "it goes on as soon as it can";
+    case proto::RunOrder::SNAPSHOT: return "a checkpoint follows the step that is under way";
+    case proto::RunOrder::STOP:
+    case proto::RunOrder::STOP_NOW: return "it ends as soon as it can";
+  }
+  return {};
 }
 
 // "runs/demo" names a run "demo".
@@ -121,10 +138,10 @@ proto::ControlReply NodeDaemon::answer(const proto::ControlRequest& request,
       return reply;
     }
   }
-  if (request.scale().timeout_seconds() > 0) {
-    timeout = std::min(
-        timeout,
-        std::chrono::milliseconds(static_cast<int64_t>(request.scale().timeout_seconds() * 1000)));
+  for (const double seconds : {request.timeout_seconds(), request.scale().timeout_seconds()}) {
+    if (!(seconds > 0)) continue;
+    timeout = std::min(timeout, std::chrono::milliseconds(
+                                    static_cast<int64_t>(1000 * std::min(seconds, kSecondsMax))));
   }
   if (node.empty()) return answer_here(request, timeout);
   Result<proto::ControlReply> theirs = peers()->ask(node, request, timeout + kAskTimeout);
@@ -272,7 +289,7 @@ Status NodeDaemon::order_idle_run_locked(proto::RunRecord& record, const proto::
         return failed_precondition("run " + record.id() + " is done: there is nothing to resume");
       }
       record.clear_released();
-      restarts_.erase(record.id());
+      supervisions_.erase(record.id());
       report.set_state(proto::RunReport::QUEUED);
       reply.set_text("goes on from its newest checkpoint");
       break;
@@ -316,13 +333,18 @@ Status NodeDaemon::order(const proto::OrderRun& order, std::chrono::milliseconds
   if (!has_supervisor_locked(order.run())) {
     return order_idle_run_locked(*record, order.order(), reply);
   }
+  if (order.order().kind() == proto::RunOrder::RESUME &&
+      (record->released() || record->has_rests())) {
+    return resume_after_its_end(lock, order.run(), timeout, reply);
+  }
   proto::Frame frame;
   *frame.mutable_order() = order.order();
   if (order.order().kind() == proto::RunOrder::PAUSE && order.order().release_devices()) {
     record->set_released(true);  // How its supervisor's end is to be understood.
   }
   PERCHERON_ASSIGN_OR_RETURN(const std::optional<proto::RunOrderReply> answer,
-                             ask_supervisor(lock, order.run(), std::move(frame), timeout));
+                             ask_supervisor(lock, order.run(), std::move(frame), timeout,
+                                            standing_order(order.order(), order.run())));
   if (answer) {
     reply.set_text(answer->text());
     reply.set_step(answer->step());
@@ -334,9 +356,35 @@ Status NodeDaemon::order(const proto::OrderRun& order, std::chrono::milliseconds
   return order_idle_run_locked(*record, order.order(), reply);
 }
 
+Status NodeDaemon::resume_after_its_end(std::unique_lock<std::mutex>& lock, const std::string& run,
+                                        std::chrono::milliseconds timeout,
+                                        proto::ControlReply& reply) {
+  proto::RunRecord* record = book_.find(run);
+  record->clear_released();
+  if (!record->has_rests()) record->set_rests("was resumed before it had ended");
+  reply.set_step(record->report().step());
+  PERCHERON_RETURN_IF_ERROR(book_.save(*record));
+  if (!changed_.wait_for(lock, timeout, [&] {
+        const proto::RunRecord* now = book_.find(run);
+        return !now || !now->has_rests();
+      })) {
+    return unavailable(fmt::format(
+        "run {} has to end first, after its checkpoint, and has not within {:.0f} s; the order "
+        "stands: it goes on after that",
+        run, static_cast<double>(timeout.count()) * 1e-3));
+  }
+  record = book_.find(run);
+  if (!record) return not_found("run " + run + " is forgotten");
+  if (run_is_over(record->report().state())) {
+    return failed_precondition("run " + run + " is " + state_name(record->report().state()));
+  }
+  reply.set_text("goes on from its newest checkpoint");
+  return ok_status();
+}
+
 Result<std::optional<proto::RunOrderReply>> NodeDaemon::ask_supervisor(
     std::unique_lock<std::mutex>& lock, const std::string& run, proto::Frame frame,
-    std::chrono::milliseconds timeout) {
+    std::chrono::milliseconds timeout, const std::string& standing) {
   *frame.mutable_to() = endpoint_of(options_.name, proto::Endpoint::SUPERVISOR, run);
   const uint64_t number = next_order_++;
   if (frame.has_scale()) {
@@ -354,8 +402,8 @@ Result<std::optional<proto::RunOrderReply>> NodeDaemon::ask_supervisor(
   orders_.erase(number);
   if (answer.answered) return std::optional(answer.reply);
   if (told) return std::optional<proto::RunOrderReply>();
-  return unavailable(fmt::format("run {} has not answered within {:.0f} s; the order stands", run,
-                                 static_cast<double>(timeout.count()) * 1e-3));
+  return unavailable(fmt::format("run {} has not done it within {:.0f} s; the order stands: {}",
+                                 run, static_cast<double>(timeout.count()) * 1e-3, standing));
 }
 
 Status NodeDaemon::read_log(const proto::ReadLog& read, proto::ControlReply& reply) {
@@ -367,16 +415,26 @@ Status NodeDaemon::read_log(const proto::ReadLog& read, proto::ControlReply& rep
     }
     process.erase(0, slash + 1);
   }
+  std::string state;
   {
     const std::lock_guard lock(mutex_);
     const proto::RunRecord* const record = book_.find(read.run());
     if (!record) return not_found("there is no run " + read.run());
-    process = process_with(process, options_.name, record->report());
+    const proto::RunReport& report = record->report();
+    state = state_name(report.state()) + (report.message().empty() ? "" : ": " + report.message());
+    process = process_with(process, options_.name, report);
   }
-  PERCHERON_ASSIGN_OR_RETURN(const LogPart part, logs_.read(logs_.path_of(read.run(), process),
-                                                            read.offset(), kLogBytesMax));
-  reply.set_log(part.text);
-  reply.set_log_end(part.end());
+  const std::string who = read.device().empty() ? std::string() : " on " + read.device();
+  const Result<LogPart> part =
+      logs_.read(logs_.path_of(read.run(), process), read.offset(), kLogBytesMax);
+  if (part.status().code() == StatusCode::kNotFound) {
+    reply.set_text(
+        fmt::format("run {} has not been started{} yet; it is {}", read.run(), who, state));
+    return ok_status();
+  }
+  PERCHERON_RETURN_IF_ERROR(part.status());
+  reply.set_log(part->text);
+  reply.set_log_end(part->end());
   return ok_status();
 }
 

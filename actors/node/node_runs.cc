@@ -74,33 +74,42 @@ void NodeDaemon::supervisor_ended_locked(const ChildPtr& child, bool well, const
       report.set_state(proto::RunReport::PAUSED);
       report.set_message("its devices are given back; its supervisor ended: " + how);
     }
+  } else if (record->has_rests()) {
+    report.set_state(proto::RunReport::QUEUED);
+    report.set_message(record->rests());
+    restart_at_.erase(run);
   } else if (shutting_down_) {
     report.set_state(proto::RunReport::QUEUED);
     report.set_message("the daemon ended");
   } else {
     // It died, or ended because a worker did: it goes on from its newest checkpoint.
-    std::vector<double>& times = restarts_[run];
-    const double since = now() - options_.restart_window_seconds;
-    times.erase(std::remove_if(times.begin(), times.end(), [&](double t) { return t < since; }),
-                times.end());
-    if (static_cast<int>(times.size()) >= options_.restarts_max) {
+    Supervision& supervision = supervision_locked(run);
+    RestartHistory& restarts = supervision.restarts;
+    const std::optional<double> wait = restarts.ended(now(), supervision.step);
+    if (!wait) {
       report.set_state(proto::RunReport::FAILED);
       report.set_message(
           fmt::format("its supervisor ended {} times within {:.0f} s, the last time "
                       "by {}; `percheron resume {}` tries again",
-                      times.size() + 1, options_.restart_window_seconds, how, run));
+                      restarts.count(), options_.restarts.window_seconds, how, run));
       record->set_ended(clock_.unix_seconds());
     } else {
-      const double wait = std::min(30.0, 0.5 * static_cast<double>(1 << times.size()));
-      times.push_back(now());
-      restart_at_[run] = now() + wait;
+      restart_at_[run] = now() + *wait;
       record->set_supervisor_restarts(record->supervisor_restarts() + 1);
       report.set_state(proto::RunReport::RECOVERING);
       if (report.message().empty() || !well) report.set_message("its supervisor ended: " + how);
     }
   }
+  record->clear_rests();
+  changed_.notify_all();
+  if (run_is_over(report.state())) supervisions_.erase(run);
   const Status saved = book_.save(*record);
   if (!saved.ok()) log_error("the record of run {} is not saved: {}", run, saved.message());
+}
+
+NodeDaemon::Supervision& NodeDaemon::supervision_locked(const std::string& run) {
+  return supervisions_.try_emplace(run, Supervision{RestartHistory(options_.restarts)})
+      .first->second;
 }
 
 void NodeDaemon::queue_recovering_locked() {
@@ -120,6 +129,11 @@ void NodeDaemon::queue_recovering_locked() {
 void NodeDaemon::take_report_locked(const std::string& run, const proto::RunReport& report) {
   proto::RunRecord* record = book_.find(run);
   if (!record) return;
+  Supervision& supervision = supervision_locked(run);
+  supervision.step = std::max(supervision.step, report.step());
+  if (report.state() == proto::RunReport::RUNNING) {
+    supervision.restarts.working(now(), supervision.step);
+  }
   const bool changed = record->report().state() != report.state();
   const std::string moved_to = record->report().moved_to();
   *record->mutable_report() = report;

@@ -155,7 +155,8 @@ Status NodeDaemon::ask_for_change(const proto::OrderScale& order, const Placemen
   if (has_supervisor_locked(run)) {
     proto::Frame frame;
     *frame.mutable_scale() = order.change();
-    PERCHERON_ASSIGN_OR_RETURN(answer, ask_supervisor(lock, run, std::move(frame), timeout));
+    PERCHERON_ASSIGN_OR_RETURN(answer, ask_supervisor(lock, run, std::move(frame), timeout,
+                                                      "it is done as soon as its workers allow"));
   }
   proto::RunRecord* record = book_.find(run);
   if (!record) return not_found("run " + run + " is forgotten");

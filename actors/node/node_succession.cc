@@ -93,6 +93,7 @@ void NodeDaemon::forget_moved_locked() {
 void NodeDaemon::forget_moved_locked(const std::string& run, const std::string& node) {
   log_info("run {} is on node {} now", run, node);
   restart_at_.erase(run);
+  supervisions_.erase(run);
   const Status removed = book_.remove(run);
   if (!removed.ok()) log_error("the record of run {}: {}", run, removed.message());
 }

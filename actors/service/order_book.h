@@ -26,6 +26,8 @@ class OrderBook {
 
   /// As RunEnvironment::stop_signals counts: a stop before the actors run counts too.
   const std::atomic<int>& stop_signals() const { return stop_signals_; }
+  /// Whether an end without a checkpoint was asked for.
+  bool stops_now() const { return stop_signals_ > 1; }
   /// Whether the run ends in order to go on some day, with its devices given back meanwhile.
   bool releases_devices() const { return releases_devices_; }
 

@@ -16,7 +16,11 @@ WorkerSet::WorkerSet(ClusterPlacement placement, proto::StartWorker start, Ways 
       clock_(clock),
       limits_(limits),
       nodes_(placement.nodes()) {
-  for (const auto& [placed, roles] : placement.workers()) workers_[placed].roles = roles;
+  for (const auto& [placed, roles] : placement.workers()) {
+    Worker& worker = workers_[placed];
+    worker.roles = roles;
+    worker.restarts = RestartHistory(limits_);
+  }
 }
 
 void WorkerSet::stop() {
@@ -230,6 +234,11 @@ std::optional<int> WorkerSet::attempt_of(const PlacedDevices& placed) {
   const std::lock_guard lock(mutex_);
   const auto known = workers_.find(placed);
   return known == workers_.end() ? std::nullopt : std::optional(known->second.attempt);
+}
+
+void WorkerSet::step_committed(int64_t step) {
+  const std::lock_guard lock(mutex_);
+  step_ = std::max(step_, step);
 }
 
 std::string WorkerSet::given_up(const WorkerPlaces::Devices& devices) {

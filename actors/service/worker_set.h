@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "actors/observer.h"
+#include "actors/policy/restart_history.h"
 #include "actors/run_control.h"
 #include "actors/run_setup.h"
 #include "actors/service/placement_change.h"
@@ -19,14 +20,6 @@
 #include "proto/control.pb.h"
 
 namespace percheron {
-
-/// How often, and after what waits, a worker that ended is started again.
-struct RestartLimits {
-  double wait_min_seconds = 0.5, wait_max_seconds = 30;  // doubles with every restart
-  int restarts_max = 5;  // within window_seconds; then it stays away
-  double window_seconds = 600;
-  double unreachable_wait_seconds = 3;  // a node that can't be reached is tried again for ever
-};
 
 /// The worker processes of a run, as its supervisor sees them. Thread-safe.
 class WorkerSet {
@@ -83,6 +76,8 @@ class WorkerSet {
   /// How its process calls itself now: an earlier one on the same devices had a lower number; none
   /// where there is no worker.
   std::optional<int> attempt_of(const PlacedDevices& placed);
+  /// The run has committed a step: those that work get on.
+  void step_committed(int64_t step);
   /// A sentence on the first of `devices` whose process has ended and is not started again; empty
   /// when there is none.
   std::string given_up(const WorkerPlaces::Devices& devices);
@@ -101,9 +96,9 @@ class WorkerSet {
     int started_again = 0;
     proto::WorkerLoaded loaded;
     proto::WorkerPrepared prepared;
-    std::string error;             // why it is of no use
-    double restart_at = 0;         // 0 = not to be started again
-    std::vector<double> restarts;  // when
+    std::string error;      // why it is of no use
+    double restart_at = 0;  // 0 = not to be started again
+    RestartHistory restarts;
   };
 
   void start_locked(const PlacedDevices& placed, Worker& worker);
@@ -140,6 +135,7 @@ class WorkerSet {
   std::string target_hash_, data_hash_, held_out_hash_;  // what all must have; empty = not known
   proto::WeightsCompared weights_compared_;
   std::string link_error_;
+  int64_t step_ = 0;  // the highest that was committed
   std::optional<proto::PrepareWorker> prepare_;
   bool going_ = false;  // all were ready once
   bool stopping_ = false;

@@ -25,6 +25,7 @@ Status WorkerSet::try_out(const WorkerPlaces::Devices& devices) {
     worker = Worker();
     worker.roles = roles;
     worker.on_trial = true;
+    worker.restarts = RestartHistory(limits_);
   }
   for (const auto& [placed, roles] : devices) start_locked(placed, workers_.at(placed));
   Status failed;

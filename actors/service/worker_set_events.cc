@@ -35,6 +35,7 @@ void WorkerSet::take(const PlacedDevices& from, const proto::WorkerPrepared& pre
   if (worker.error.empty()) {
     worker.prepared = prepared;
     worker.state = State::kReady;
+    worker.restarts.working(now(), step_);
     if (going_ && !stopping_ && !worker.on_trial) tell_ready(worker.roles);
   }
   changed_.notify_all();
@@ -60,20 +61,15 @@ void WorkerSet::lost_locked(const PlacedDevices& placed, Worker& worker, const s
     worker.restart_at = now() + limits_.unreachable_wait_seconds;
     return;
   }
-  const double since = now() - limits_.window_seconds;
-  std::erase_if(worker.restarts, [&](double time) { return time < since; });
-  if (static_cast<int>(worker.restarts.size()) >= limits_.restarts_max) {
+  const std::optional<double> wait = worker.restarts.ended(now(), step_);
+  if (!wait) {
     log_error("the worker of {} has ended {} times within {:.0f} s and stays away: {}",
-              placed.text(), worker.restarts.size() + 1, limits_.window_seconds, why);
+              placed.text(), worker.restarts.count(), limits_.window_seconds, why);
     return;
   }
-  const double wait = std::min(
-      limits_.wait_max_seconds,
-      limits_.wait_min_seconds * static_cast<double>(int64_t{1} << worker.restarts.size()));
-  worker.restarts.push_back(now());
-  worker.restart_at = now() + wait;
+  worker.restart_at = now() + *wait;
   log_warning("the worker of {} ended ({}) and is started again in {:.1f} s", placed.text(), why,
-              wait);
+              *wait);
 }
 
 void WorkerSet::take(const PlacedDevices& of, const proto::WorkerEnded& ended) {
