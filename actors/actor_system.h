@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/compat.h"
+#include "actors/feature_sources.h"
 #include "actors/messages.h"
 #include "actors/messages_reduce.h"
 #include "actors/run_parts.h"
@@ -84,6 +85,8 @@ struct SupervisorWorld {
   std::function<void(const Status&, const RunSummary&)> on_finish;  // called once
   // Ends the process of a worker that lives and does not answer; null where it has none of its own.
   std::function<void(WorkerKind, int number, const std::string& why)> end_worker;
+  // Where the samples of targets that live elsewhere came from; null: `parts` knows.
+  std::function<FeatureSources()> sources;
 };
 /// Decides; everybody reports to it. It monitors all others, so that the end of one ends the run.
 caf::actor start_supervisor(caf::actor_system& system, SupervisorWorld world, PeersPtr peers);
@@ -104,6 +107,8 @@ class RemoteWorkers {
   virtual void start(caf::actor_system& system, const std::shared_ptr<Peers>& peers) = 0;
   /// One lives and does not answer: its process is ended. No effect where that has been replaced.
   virtual void end_worker(WorkerKind kind, int number, const std::string& why) = 0;
+  /// Where the samples of their features came from.
+  virtual FeatureSources sources() = 0;
   /// No message arrives after this.
   virtual void stop() = 0;
 };

@@ -272,8 +272,10 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
                           [&end](const Status& status, const RunSummary& summary) {
                             end.set_value({status, summary});
                           },
+                          {},
                           {}};
     if (remote) {
+      world.sources = [remote] { return remote->sources(); };
       world.end_worker = [remote](WorkerKind kind, int number, const std::string& why) {
         remote->end_worker(kind, number, why);
       };

@@ -2,6 +2,7 @@
 
 #include "actors/actor_system.h"
 #include "actors/policy/lease_watch.h"
+#include "base/counted.h"
 #include "base/units.h"
 #include "data/checkpoint.h"
 
@@ -9,6 +10,10 @@ namespace percheron {
 namespace {
 
 constexpr auto kTickInterval = std::chrono::milliseconds(100);
+
+std::string samples_were(int64_t count) {
+  return counted(count, "sample") + (count == 1 ? " was" : " were");
+}
 
 // Sends what the supervisor orders, and runs its shell's disk work.
 class Orders final : public RunOrders {
@@ -113,7 +118,9 @@ class Orders final : public RunOrders {
   PoolState pool() const {
     const RunParts& parts = world_.parts;
     if (parts.granted) {
-      return {parts.granted->bytes, parts.granted->bytes_max, parts.granted->peak, 0};
+      const std::optional<FeatureCacheCounters> cache = sources().cache;
+      return {parts.granted->bytes, parts.granted->bytes_max, parts.granted->peak,
+              cache ? cache->memory_bytes + cache->disk_bytes : 0};
     }
     const FeatureStoreCounters counters = parts.store->counters();
     PoolState pool{counters.bytes(), parts.store->limits().bytes_max, counters.peak_bytes, 0};
@@ -130,20 +137,29 @@ class Orders final : public RunOrders {
     if (parts.granted) {
       state.reserved_bytes = parts.granted->bytes;
       state.bytes_max = parts.granted->bytes_max;
-      return state;
+    } else {
+      const FeatureStoreCounters counters = parts.store->counters();
+      state.reserved_bytes = counters.reserved_bytes;
+      state.published_bytes = counters.published_bytes;
+      state.lingering_bytes = counters.lingering_bytes;
+      state.bytes_max = parts.store->limits().bytes_max;
     }
-    const FeatureStoreCounters counters = parts.store->counters();
-    state.reserved_bytes = counters.reserved_bytes;
-    state.published_bytes = counters.published_bytes;
-    state.lingering_bytes = counters.lingering_bytes;
-    state.bytes_max = parts.store->limits().bytes_max;
-    if (!parts.cache) return state;
-    const FeatureCacheCounters cache = parts.cache->counters();
-    state.cache_memory_bytes = cache.memory_bytes;
-    state.cache_disk_bytes = cache.disk_bytes;
-    state.cache_hits = cache.hits;
-    state.cache_misses = cache.misses;
+    const std::optional<FeatureCacheCounters> cache = sources().cache;
+    if (!cache) return state;
+    state.cache_memory_bytes = cache->memory_bytes;
+    state.cache_disk_bytes = cache->disk_bytes;
+    state.cache_hits = cache->hits;
+    state.cache_misses = cache->misses;
     return state;
+  }
+
+  FeatureSources sources() const {
+    const RunParts& parts = world_.parts;
+    if (world_.sources) return world_.sources();
+    FeatureSources sources;
+    if (parts.offline) sources.files = parts.offline->counters();
+    if (parts.cache) sources.cache = parts.cache->counters();
+    return sources;
   }
 
  private:
@@ -323,10 +339,11 @@ class Shell {
     }
   }
 
-  void tell_offline(RunSummary& summary) {
-    const auto& offline = orders_.world().parts.offline;
-    if (!offline) return;
-    const OfflineCounters counts = offline->counters();
+  void tell_sources(RunSummary& summary) {
+    const FeatureSources sources = orders_.sources();
+    if (sources.cache) tell_cache(*sources.cache, summary);
+    if (!sources.files) return;
+    const OfflineCounters& counts = *sources.files;
     const std::pair<const char*, int64_t> counters[] = {
         {"samples_from_files_since_start", counts.read},
         {"samples_not_in_files_since_start", counts.absent},
@@ -334,12 +351,18 @@ class Shell {
         {"samples_of_other_tokens_in_files_since_start", counts.other_tokens},
         {"samples_unusable_in_files_since_start", counts.unusable}};
     for (const auto& [name, count] : counters) summary.counters.emplace_back(name, count);
+    const int64_t others = counts.absent + counts.too_short + counts.other_tokens + counts.unusable;
     orders_.world().observer.on_event(
-        "features: " + format_count(static_cast<uint64_t>(counts.read)) +
-        " samples were taken from files, " +
-        format_count(static_cast<uint64_t>(counts.absent + counts.too_short + counts.other_tokens +
-                                           counts.unusable)) +
-        " were not found there or could not be used");
+        fmt::format("features: {} taken from files, {} were not found there or could not be used",
+                    samples_were(counts.read), format_count(static_cast<uint64_t>(others))));
+  }
+
+  void tell_cache(const FeatureCacheCounters& counts, RunSummary& summary) {
+    summary.counters.emplace_back("samples_from_cache_since_start", counts.hits);
+    summary.counters.emplace_back("samples_not_in_cache_since_start", counts.misses);
+    orders_.world().observer.on_event(
+        fmt::format("features: {} taken from the cache, {} were not there",
+                    samples_were(counts.hits), format_count(static_cast<uint64_t>(counts.misses))));
   }
 
   // Ends the run once everything that the last message caused is done.
@@ -354,7 +377,7 @@ class Shell {
       summary.counters.emplace_back("target_weights_compared_tokens", compared->tokens);
       summary.counters.emplace_back("target_weights_same_top1", compared->same_top1);
     }
-    tell_offline(summary);
+    tell_sources(summary);
     orders_.world().on_finish(*orders_.pending_finish(), summary);
   }
 

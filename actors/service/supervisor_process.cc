@@ -21,6 +21,7 @@
 #include "actors/service/remote_actors.h"
 #include "actors/service/run_owner.h"
 #include "actors/service/scaler.h"
+#include "actors/service/worker_counts.h"
 #include "actors/service/worker_set.h"
 #include "base/log.h"
 #include "data/transport/random_bytes.h"
@@ -31,8 +32,12 @@ namespace {
 
 class ServiceObserver final : public AnsweringObserver {
  public:
-  ServiceObserver(RunObserver& next, OrderBook& orders, Scaler& scaler)
-      : AnsweringObserver(next, orders), scaler_(scaler) {}
+  ServiceObserver(RunObserver& next, OrderBook& orders, Scaler& scaler, WorkerSet& workers)
+      : AnsweringObserver(next, orders), scaler_(scaler), workers_(workers) {}
+  void on_step(const StepReport& report) override {
+    AnsweringObserver::on_step(report);
+    workers_.step_committed(report.step);
+  }
   void on_workers(const WorkersReport& report) override {
     AnsweringObserver::on_workers(report);
     scaler_.on_workers(report);
@@ -40,6 +45,7 @@ class ServiceObserver final : public AnsweringObserver {
 
  private:
   Scaler& scaler_;
+  WorkerSet& workers_;
 };
 
 class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
@@ -97,6 +103,7 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
 
   void start(caf::actor_system& system, const std::shared_ptr<Peers>& peers) override;
   void end_worker(WorkerKind kind, int number, const std::string& why) override;
+  FeatureSources sources() override { return counts_.sums(); }
   void stop() override;
 
  private:
@@ -122,6 +129,7 @@ class ServiceRunImpl final : public ServiceRun, public RemoteWorkers {
   RunControl control_;
   OrderBook orders_;
   WorkerSet workers_;
+  WorkerCountSums counts_;
   Scaler scaler_;
 
   std::mutex peers_mutex_;
@@ -225,6 +233,7 @@ void ServiceRunImpl::take(const proto::Frame& frame) {
     case proto::Frame::kEnded: return workers_.take(of, frame.ended());
     case proto::Frame::kLoaded: return workers_.take(of, frame.loaded());
     case proto::Frame::kPrepared: return workers_.take(of, frame.prepared());
+    case proto::Frame::kCounts: return counts_.take(of, frame.counts());
     default:
       log_warning("a frame of kind {} is not for a supervisor",
                   static_cast<int>(frame.body_case()));
@@ -329,7 +338,7 @@ Result<std::unique_ptr<RunParts>> ServiceRunImpl::start_workers(const RunEnviron
 }
 
 Result<RunSummary> ServiceRunImpl::run(RunParts& parts, const RunEnvironment& environment) {
-  ServiceObserver observer(environment.observer, orders_, scaler_);
+  ServiceObserver observer(environment.observer, orders_, scaler_, workers_);
   Balancer balancer(order_.run(), order_.config(), parts.activity,
                     {[this] { return scaler_.placement(); },
                      [this](const proto::ScaleRun& order) { scaler_.take(order); },

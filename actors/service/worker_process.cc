@@ -15,12 +15,16 @@
 #include "actors/service/heartbeat.h"
 #include "actors/service/remote_actors.h"
 #include "actors/service/run_owner.h"
+#include "actors/service/worker_counts.h"
 #include "actors/service/worker_features.h"
+#include "base/counted.h"
 #include "base/log.h"
 #include "kernels/cpu/gloo_collective.h"
 
 namespace percheron {
 namespace {
+
+constexpr std::string_view kProduced = "Produced";  // the message of a target
 
 // Keeps what is said while a worker is set up, for the run's log.
 class Notes final : public RunObserver {
@@ -48,6 +52,7 @@ class WorkerProcess {
                      proto::WorkerPrepared& prepared);
   void start_actors();
   void tell_supervisor(proto::Frame frame);
+  void tell_counts();
 
   FileSystem& files_;
   const Clock& clock_;
@@ -95,6 +100,17 @@ void WorkerProcess::tell_supervisor(proto::Frame frame) {
   *frame.mutable_to() = supervisor_;
   *frame.mutable_from() = self_;
   link_.send(std::move(frame));
+}
+
+// Before what was made of the samples: when a run ends, all have been told.
+void WorkerProcess::tell_counts() {
+  FeatureSources sources;
+  if (parts_->offline) sources.files = parts_->offline->counters();
+  if (parts_->cache) sources.cache = parts_->cache->counters();
+  if (!sources.files && !sources.cache) return;
+  proto::Frame frame;
+  *frame.mutable_counts() = counts_of(sources, order_.attempt());
+  tell_supervisor(std::move(frame));
 }
 
 Status WorkerProcess::run() {
@@ -210,7 +226,7 @@ Status WorkerProcess::load(proto::WorkerLoaded& loaded) {
   loaded.set_data_hash(setup_->data.train->content_hash());
   if (setup_->data.held_out) loaded.set_held_out_hash(setup_->data.held_out->content_hash());
   const DeviceInfo& info = parts_->workers.front()->info();
-  loaded.set_device_text(fmt::format("{}, {} threads{}", info.description, info.threads,
+  loaded.set_device_text(fmt::format("{}, {}{}", info.description, counted(info.threads, "thread"),
                                      parts_->workers.size() > 1 ? ", on each of its devices" : ""));
   return ok_status();
 }
@@ -307,6 +323,7 @@ void WorkerProcess::start_actors() {
   places(parts_->targets, order_.targets(), order_.targets_total());
   places(parts_->trainers, order_.trainers(), order_.trainers_total());
   const SendActorMessage send = [this](proto::ActorMessage message) {
+    if (message.type() == kProduced) tell_counts();
     proto::Frame frame;
     *frame.mutable_actor() = std::move(message);
     tell_supervisor(std::move(frame));
