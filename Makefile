@@ -7,13 +7,14 @@ PREFIX ?= /usr/local
 configure = @mkdir -p build && cmake --preset $(1) >build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
 compile = @cmake --build build/$(1) --parallel $(JOBS) --target $(2)
 
-.PHONY: help build test demo bench sanitize format clean install deb packages python program
+.PHONY: help build test demo bench soak sanitize format clean install deb packages python program
 
 help:
 	@echo 'make build     build the percheron program: build/release/bin/percheron'
 	@echo 'make test      build and run all tests'
 	@echo 'make demo      train and measure a small drafter, from download to report'
 	@echo 'make bench     compare with PyTorch, which it installs into .venv-bench; about an hour'
+	@echo 'make soak      a service under load and faults for half an hour: does anything grow?'
 	@echo 'make install   install below PREFIX ($(PREFIX)); DESTDIR is put before it'
 	@echo 'make deb       make Debian packages: build/release/packages/*.deb'
 	@echo 'make sanitize  run the tests under AddressSanitizer, UBSan and ThreadSanitizer'
@@ -27,6 +28,14 @@ build: packages
 	@echo '[3/4] program'
 	$(call configure,release)
 	$(call compile,release,percheron_install)
+
+# SOAK_OPTIONS='--minutes 5' and the like; `bench/service_soak.py --help` lists them.
+soak: packages python
+	@echo '[3/4] programs'
+	$(call configure,release)
+	$(call compile,release,percheron tiny_files)
+	@echo '[4/4] soak'
+	@"$${PERCHERON_PYTHON:-.venv/bin/python}" bench/service_soak.py --files build/release/bin/tiny_files $(SOAK_OPTIONS)
 
 install: build
 	@DESTDIR='$(DESTDIR)' cmake --install build/release --prefix '$(PREFIX)' --strip

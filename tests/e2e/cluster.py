@@ -93,7 +93,9 @@ class Daemon:
         self.log = directory / f"{name}.log"
         self.address = f"{NETWORK}{number}:{PORT}"
         self.namespace = switch.plug_in(name, number)
-        self._words = ["ip", "netns", "exec", self.namespace, program, "node", "--name", name, "--state", str(self.state),
+        self.environment: dict[str, str] = {}  # of the daemon and of the processes that it starts
+        self.options: list[str] = []
+        self._words = [program, "node", "--name", name, "--state", str(self.state),
                        "--certs", str(certificates), "--listen", self.address]
         if join:
             self._words += ["--join", f"{NETWORK}1:{PORT}"]
@@ -101,7 +103,9 @@ class Daemon:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                ["ip", "netns", "exec", self.namespace, "env", *(f"{k}={v}" for k, v in self.environment.items()),
+                 *self._words, *self.options], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         wait(f"the daemon {self.name} answers", lambda: self.ask("status") is not None)
 
     @property
@@ -197,6 +201,17 @@ class Run:
                 return f"step {step} follows {expected - 1}"
             expected = step + 1
         return ""
+
+    def seconds(self) -> float:
+        """From its first step to its last."""
+        lines = [json.loads(line) for line in (self.output / "metrics.jsonl").read_text().splitlines()]
+        times = [line["time"] for line in lines if line["kind"] == "step"]
+        return times[-1] - times[0]
+
+    def ledger(self) -> str:
+        """What of the plan it has trained, with a checksum over the micro-batches."""
+        text = (self.output / "latest" / "training_state" / "training_state.textproto").read_text()
+        return " ".join(text.split("ledger {")[1].split("}")[0].split())
 
     def masters(self) -> bytes:
         return (self.output / "latest" / "training_state" / "masters.safetensors").read_bytes()

@@ -43,6 +43,7 @@ class TestNode {
   /// Likewise, with other options.
   void start(std::vector<std::string> options);
   const std::string& state() const { return state_; }
+  pid_t pid() const { return pid_; }
   std::string log() const;
 
  private:
