@@ -10,7 +10,6 @@
 #include <array>
 #include <csignal>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/file_system.h"
@@ -228,13 +227,11 @@ TEST(Service, FeaturesTravelThroughMemoryThatIsUsedAgain) {
   EXPECT_EQ(latest_masters(run), undisturbed(plain));
   const std::string made = fetch(maker, "/metrics"), pulled = fetch(reader, "/metrics");
   const std::string regions = "percheron_node_feature_regions_total{kind=";
-  for (const auto& [page, kind] :
-       {std::pair(made, "\"published\""), std::pair(pulled, "\"pulled\"")}) {
-    const int fresh = metric(page, regions + kind + ",memory=\"new\"}");
-    const int used = metric(page, regions + kind + ",memory=\"used\"}");
-    EXPECT_GT(fresh, 0) << kind;
-    EXPECT_GT(used, fresh) << kind;
-  }
+  // How far the target was ahead depends on time; the reader needs a few.
+  EXPECT_GT(metric(made, regions + R"("published",memory="used"})"), 0);
+  const int fresh = metric(pulled, regions + R"("pulled",memory="new"})");
+  EXPECT_GT(fresh, 0);
+  EXPECT_GT(metric(pulled, regions + R"("pulled",memory="used"})"), 5 * fresh);
   EXPECT_GT(metric(pulled, "percheron_node_idle_region_bytes"), 0);
 }
 
