@@ -51,7 +51,7 @@ proto::WorkerCounts counts_of(const FeatureSources& sources, int attempt) {
   return counts;
 }
 
-void WorkerCountSums::take(const PlacedDevice& from, const proto::WorkerCounts& counts) {
+void WorkerCountSums::take(const PlacedDevices& from, const proto::WorkerCounts& counts) {
   const std::lock_guard lock(mutex_);
   proto::WorkerCounts& last = last_[from];
   // A device that was taken out and comes back begins with the first attempt again.

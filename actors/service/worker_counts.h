@@ -16,12 +16,12 @@ proto::WorkerCounts counts_of(const FeatureSources& sources, int attempt);
 /// Thread-safe.
 class WorkerCountSums {
  public:
-  void take(const PlacedDevice& from, const proto::WorkerCounts& counts);
+  void take(const PlacedDevices& from, const proto::WorkerCounts& counts);
   FeatureSources sums() const;
 
  private:
   mutable std::mutex mutex_;
-  std::map<PlacedDevice, proto::WorkerCounts> last_;
+  std::map<PlacedDevices, proto::WorkerCounts> last_;
   FeatureSources ended_;  // of processes that were started again since
 };
 

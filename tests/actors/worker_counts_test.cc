@@ -15,7 +15,7 @@ FeatureSources sources(int64_t files, int64_t hits, int64_t misses) {
 }
 
 TEST(WorkerCountSums, LastWordsOfEachProcessCount) {
-  const PlacedDevice alpha{"alpha", {DeviceKind::kCpu, 0}}, beta{"beta", {DeviceKind::kCpu, 0}};
+  const PlacedDevices alpha{"alpha", {{DeviceKind::kCpu, 0}}}, beta{"beta", {{DeviceKind::kCpu, 0}}};
   WorkerCountSums sums;
   EXPECT_FALSE(sums.sums().files || sums.sums().cache)
       << "nothing is counted where nothing is said";
