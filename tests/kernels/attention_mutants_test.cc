@@ -105,7 +105,8 @@ class Problem {
     DeviceMemory memory(MemoryGuard::kPlain, 0);
     Timeline timeline(machine, memory);
     const std::shared_ptr<WorkQueue> work = timeline.make_queue();
-    cuda::Queue queue{work.get(), ""};
+    cuda::Queue queue;
+    queue.stream = work.get();
     kernel(queue, {.dout = of_rows(dout_.data()),
                    .q = of_rows(q_.data()),
                    .k = of_keys<ConstRows>(k_.data(), DType::kBf16),
