@@ -37,7 +37,7 @@ TEST(WorkerCountSums, WithoutACacheOnlyFilesAreCounted) {
   FeatureSources only_files;
   only_files.files = OfflineCounters{.read = 3};
   WorkerCountSums sums;
-  sums.take({"alpha", {DeviceKind::kCpu, 0}}, counts_of(only_files, 0));
+  sums.take({"alpha", {{DeviceKind::kCpu, 0}}}, counts_of(only_files, 0));
   EXPECT_EQ(sums.sums().files->read, 3);
   EXPECT_FALSE(sums.sums().cache);
 }
