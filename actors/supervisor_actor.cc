@@ -359,10 +359,8 @@ class Shell {
 
   void tell_cache(const FeatureCacheCounters& counts, RunSummary& summary) {
     summary.counters.emplace_back("samples_from_cache_since_start", counts.hits);
-    summary.counters.emplace_back("samples_not_in_cache_since_start", counts.misses);
     orders_.world().observer.on_event(
-        fmt::format("features: {} taken from the cache, {} were not there",
-                    samples_were(counts.hits), format_count(static_cast<uint64_t>(counts.misses))));
+        fmt::format("features: {} taken from the cache", samples_were(counts.hits)));
   }
 
   // Ends the run once everything that the last message caused is done.

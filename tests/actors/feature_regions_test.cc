@@ -135,6 +135,26 @@ TEST_F(FeatureRegionsTest, TheEndOfARunFreesAllOfIt) {
   EXPECT_EQ(freed(), (std::vector<uint64_t>{1, 2, 3}));
 }
 
+// A node that could not be reached for a while hears of later steps only.
+TEST_F(FeatureRegionsTest, AStepThatIsReleasedTakesAllBeforeItAlong) {
+  const MicroBatchId ids[] = {{-1, 0}, {0, 0}, {0, 3}, {1, 1}, {1, 2}};  // the first is held out
+  uint64_t region = 0;
+  for (const MicroBatchId& id : ids) {
+    proto::PublishFeatures what = published(id.index, ++region);
+    what.mutable_key()->set_epoch(id.epoch);
+    ASSERT_TRUE(keep(what).ok());
+  }
+  proto::ReleaseFeatures step;
+  step.set_epoch(1);
+  step.set_first(1);
+  step.set_count(1);
+  regions_.release("another", step);
+  EXPECT_THAT(freed(), IsEmpty());
+  regions_.release("run", step);
+  EXPECT_EQ(freed(), (std::vector<uint64_t>{2, 3, 4}));
+  EXPECT_EQ(regions_.bytes(), 2 * kBytes) << "held-out data and later steps stay";
+}
+
 TEST_F(FeatureRegionsTest, CountsWhoseMemoryWasUsedBefore) {
   proto::PublishFeatures what = published(3, 7);
   ASSERT_TRUE(keep(what).ok());
@@ -143,42 +163,6 @@ TEST_F(FeatureRegionsTest, CountsWhoseMemoryWasUsedBefore) {
   ASSERT_TRUE(keep(what).ok());
   EXPECT_EQ(regions_.counts().in_new_memory, 1);
   EXPECT_EQ(regions_.counts().in_used_memory, 1);
-}
-
-// A node that could not be reached for a while hears of later steps only.
-TEST_F(FeatureRegionsTest, AStepThatIsReleasedTakesAllBeforeItAlong) {
-  const auto keep_of = [this](const std::string& run, int64_t epoch, int64_t index) {
-    proto::PublishFeatures what = published(index, 0);
-    what.mutable_key()->set_epoch(epoch);
-    ASSERT_TRUE(regions_.keep(run, what, kMaker, memory_.fd().duplicate().value()).ok());
-  };
-  uint64_t request = 0;
-  const auto has = [this, &request](const std::string& run, int64_t epoch, int64_t index) {
-    proto::PublishFeatures what = published(index, 0);
-    what.mutable_key()->set_epoch(epoch);
-    return regions_.lend(run, what.key(), kReader, ++request).ok();
-  };
-  const auto release_step = [this](int64_t epoch, int64_t first, int64_t count) {
-    proto::ReleaseFeatures step;
-    step.set_epoch(epoch);
-    step.set_first(first);
-    step.set_count(count);
-    regions_.release("run", step);
-  };
-  keep_of("run", -1, 0);  // held out
-  for (const int64_t epoch : {0, 1}) {
-    for (const int64_t index : {0, 1, 2, 3}) keep_of("run", epoch, index);
-  }
-  keep_of("other", 0, 0);
-  release_step(1, 1, 1);
-  EXPECT_FALSE(has("run", 0, 0) || has("run", 0, 3) || has("run", 1, 0) || has("run", 1, 1));
-  EXPECT_TRUE(has("run", 1, 2) && has("run", 1, 3)) << "later ones stay";
-  EXPECT_TRUE(has("run", -1, 0)) << "held-out data is read again and again";
-  EXPECT_TRUE(has("other", 0, 0)) << "so are those of other runs";
-  EXPECT_EQ(regions_.bytes(), 4 * kBytes);
-  release_step(-1, 0, 1);
-  EXPECT_FALSE(has("run", -1, 0));
-  EXPECT_TRUE(has("run", 1, 2));
 }
 
 }  // namespace
