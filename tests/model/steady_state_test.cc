@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "model/capture_pipeline.h"
 #include "model/optimizer.h"
 #include "model/parameter_list.h"
 #include "tests/model/training_case.h"
@@ -200,6 +201,7 @@ TEST(SteadyCapture, PassesGetNoMemory) {
   options.capture_last = true;
   const auto target =
       load_target(device, make_toy_model(4).write(fresh_directory("model")), options);
+  CapturePipeline pipeline(*target, DType::kBf16, Top1::kYes, 40);
   const DeviceCounters& counters = device.context().device.counters();
   uint64_t allocations = 0, host_allocations = 0;
   for (int pass = 0; pass < 4; ++pass) {
@@ -213,8 +215,9 @@ TEST(SteadyCapture, PassesGetNoMemory) {
     batch.loss_mask.assign(ids.size(), 1);
     batch.offsets = {0, 15, 40};
     batch.sample_ids = {1, 2};
-    const Result<Features> features =
-        capture_features(device.context(), *target, batch, DType::kBf16, Top1::kYes);
+    Result<CapturePipeline::Pending> pending = pipeline.begin(device.context(), batch);
+    ASSERT_TRUE(pending.ok()) << pending.status().message();
+    const Result<Features> features = pending->finish();
     ASSERT_TRUE(features.ok()) << features.status().message();
   }
   EXPECT_EQ(counters.allocations, allocations);
