@@ -65,7 +65,8 @@ TEST(ServiceDevices, OfTwoOrdersForOneDeviceTheSecondIsRefusedAtOnce) {
     first = run_program("scale one --targets +right/cpu:5 --timeout 60 --state " + left.state());
   });
   const auto owner = [&] {
-    for (const auto& node : right.ask("status")["nodes"]) {
+    const nlohmann::json status = right.ask("status");
+    for (const auto& node : status["nodes"]) {
       for (const auto& device : node["devices"]) {
         if (node["node"] == "right" && device["device"] == "cpu:5") {
           return device["run"].get<std::string>();

@@ -64,7 +64,8 @@ TEST(ServiceParallel, ATargetOnTwoDevicesIsOneProcessAndTheBitsAreThoseOfTrain) 
   go_on_for(node, "pairs", 5);
   now = node.ask("scale pairs --targets -cpu:0+1");
   EXPECT_THAT(list(now["targets"]), ElementsAre("pairs/cpu:2+3"));
-  for (const auto& device : node.ask("status")["nodes"][0]["devices"]) {
+  const nlohmann::json status = node.ask("status");
+  for (const auto& device : status["nodes"][0]["devices"]) {
     const bool stays = device["device"] != "cpu:0" && device["device"] != "cpu:1";
     EXPECT_EQ(device["run"], stays ? "pairs" : "") << device.dump();
   }
