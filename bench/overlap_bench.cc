@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <barrier>
@@ -21,6 +20,7 @@
 #include "kernels/collective.h"
 #include "kernels/device_collective.h"
 #include "model/drafter_config.h"
+#include "tools/engine.h"
 
 namespace percheron {
 namespace {
