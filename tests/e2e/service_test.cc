@@ -206,8 +206,8 @@ TEST(Service, ARunThatCanNotStartSaysWhy) {
 
 /// The value of a metric, by its name and labels, on a page.
 int metric(const std::string& page, const std::string& name) {
-  const size_t at = page.find(name + " ");
-  return at == std::string::npos ? -1 : std::stoi(page.substr(at + name.size() + 1));
+  const size_t at = page.find("\n" + name + " ");  // not where it is explained
+  return at == std::string::npos ? -1 : std::stoi(page.substr(at + name.size() + 2));
 }
 
 TEST(Service, FeaturesTravelThroughMemoryThatIsUsedAgain) {
