@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 /// Its steps take seconds on any machine: each is an epoch.
 proto::Run slow_run(const std::string& name) {
   proto::Run run = make_tiny_run(
-      name, {.samples = 2000, .held_out = 6, .epochs = 1000, .micro_batches_per_step = 100'000});
+      name, {.samples = 6000, .held_out = 6, .epochs = 1000, .micro_batches_per_step = 100'000});
   run.mutable_placement()->clear_targets();
   run.mutable_placement()->clear_trainers();
   run.mutable_placement()->add_targets("cpu:0");
