@@ -9,6 +9,7 @@
 #include <future>
 #include <map>
 
+#include "tests/actors/forwarding_trainer.h"
 #include "tests/actors/tiny_run.h"
 #include "tests/model/toy_model.h"
 
@@ -293,45 +294,6 @@ TEST(Train, TargetThatNeverAnswersEndsTheRunNamingIt) {
       << summary.status().message();
   EXPECT_EQ(observer.ends(), 1);
 }
-
-/// Does what another does.
-class ForwardingTrainer : public StepTrainer {
- public:
-  explicit ForwardingTrainer(std::unique_ptr<StepTrainer> inner) : inner_(std::move(inner)) {}
-  Result<StepSums> add(Context& context, const Features& features) override {
-    return inner_->add(context, features);
-  }
-  Result<StepSums> collect(Context& context, std::vector<float>& gradients) override {
-    return inner_->collect(context, gradients);
-  }
-  Status reduce(Stream& stream, DeviceCollective& collective, int64_t attempt) override {
-    return inner_->reduce(stream, collective, attempt);
-  }
-  const StepSums& sums() const override { return inner_->sums(); }
-  void discard(Context& context) override { inner_->discard(context); }
-  Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
-                            const StepSums& total, int64_t step) override {
-    return inner_->apply(context, gradients, total, step);
-  }
-  Result<AppliedStep> apply_reduced(Context& context, const StepSums& total,
-                                    int64_t step) override {
-    return inner_->apply_reduced(context, total, step);
-  }
-  Status restore(Context& context, const std::map<std::string, ConstTensorView>& masters,
-                 const OptimizerState& optimizer) override {
-    return inner_->restore(context, masters, optimizer);
-  }
-  Result<uint32_t> checksum(Context& context) override { return inner_->checksum(context); }
-  Result<TrainerSnapshot> snapshot(Context& context, int64_t step) override {
-    return inner_->snapshot(context, step);
-  }
-  Result<WalkCounts> evaluate(Context& context, const Features& features) override {
-    return inner_->evaluate(context, features);
-  }
-
- private:
-  std::unique_ptr<StepTrainer> inner_;
-};
 
 /// A trainer whose loss is not a number from its third step on.
 class DivergingTrainer final : public ForwardingTrainer {
