@@ -156,7 +156,8 @@ TEST_F(ServiceGuest, ADaemonThatHasOnlyWorkersOfAnothersRunEndsAtOnce) {
   first.wait_for_step("left", first.status("left")["step"].get<int64_t>() + 20);
   second.start();
   first.wait_until([&] {
-    for (const nlohmann::json& worker : first.status("left")["workers"]) {
+    const nlohmann::json status = first.status("left");
+    for (const nlohmann::json& worker : status["workers"]) {
       if (worker["state"] != "ready") return false;
     }
     return true;

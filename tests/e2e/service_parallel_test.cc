@@ -39,7 +39,8 @@ std::vector<std::string> list(const nlohmann::json& json) {
 /// The devices of the processes that a run has.
 std::vector<std::string> processes(const TestNode& node, const std::string& run) {
   std::vector<std::string> devices;
-  for (const auto& worker : node.status(run)["workers"]) devices.push_back(worker["device"]);
+  const nlohmann::json status = node.status(run);
+  for (const auto& worker : status["workers"]) devices.push_back(worker["device"]);
   return devices;
 }
 
