@@ -245,7 +245,7 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "lose-one-way-from-first": lambda w: one_way(w, "alpha"),
     "lose-one-way-to-first": lambda w: one_way(w, "beta"),
 }
-SHORT = ["ten-deaths", "kill-trainer", "stop-target", "hung-device", "cut-link-to-targets", "kill-first-daemon-back-at-once"]
+SHORT = ["kill-trainer", "stop-target", "hung-device", "cut-link-to-targets", "kill-first-daemon-back-at-once"]
 # Killed at once, so that nothing is to be found by silence.
 BY_SILENCE = ("stop-", "stuck-", "cut-", "lose-")
 
