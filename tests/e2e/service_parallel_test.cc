@@ -57,8 +57,12 @@ TEST(ServiceParallel, ATargetOnTwoDevicesIsOneProcessAndTheBitsAreThoseOfTrain) 
   EXPECT_THAT(processes(node, "pairs"), ElementsAre("cpu:0+1", "cpu:4"));
   // Its death is one death, and a restart is one process.
   node.kill_process("worker pairs/cpu:0+1", SIGKILL);
+  // What it had made ahead lasts for a while.
+  node.wait_until([&] {
+    const nlohmann::json now = node.status("pairs");
+    return now["workers"][0]["restarts"] == 1 && now["workers"][0]["state"] == "ready";
+  });
   go_on_for(node, "pairs", 5);
-  EXPECT_EQ(node.status("pairs")["workers"][0]["restarts"], 1);
   // A second target, then the first one leaves.
   nlohmann::json now = node.ask("scale pairs --targets +pairs/cpu:2,pairs/cpu:3");
   EXPECT_THAT(list(now["targets"]), ElementsAre("pairs/cpu:0+1", "pairs/cpu:2+3"));
