@@ -88,6 +88,9 @@ Status NodeDaemon::start_child_locked(const proto::Endpoint& endpoint, proto::Fr
                              if (const ChildPtr ended = weak.lock()) child_ended(ended, well, how);
                            }));
   child->link->send(std::move(first));
+  if (endpoint.kind() == proto::Endpoint::WORKER) {
+    child->puller = std::make_unique<WorkThread>("pull " + endpoint.device(), clock_);
+  }
   child->reader = std::thread([this, child] { read_from(child); });
   // One that is ending still has the key to itself no more.
   if (auto before = children_.extract(key_of(endpoint))) {
@@ -310,6 +313,7 @@ void NodeDaemon::tick() {
     if (!shutting_down_) take_over_orphans();
     for (const ChildPtr& child : gone) {
       if (child->reader.joinable()) child->reader.join();
+      if (child->puller) child->puller->stop();  // Else what it pulls is lent to nobody.
       features_.process_ended(child->process->pid());
       child->process.reset();  // Here and not where it may be the reaper's own thread.
     }

@@ -124,6 +124,7 @@ class NodeDaemon {
     std::string log;
     std::unique_ptr<FrameLink> link;
     std::unique_ptr<LinkedProcess> process;
+    std::unique_ptr<WorkThread> puller;  // of features from other nodes, for a worker
     std::thread reader;
     bool heard_out = false;  // nothing more comes from it
     bool ended = false;      // reaped; to be destroyed by tick()
@@ -176,7 +177,9 @@ class NodeDaemon {
   // Of features, in node_features.cc.
   /// Deals with a frame about features of a worker of this node; false for any other.
   bool take_features(const Child& worker, const proto::Frame& frame, FileDescriptor& fd);
+  /// From this node at once; from another one where the worker's reader does not wait for it.
   void fetch(const Child& worker, const proto::FetchFeatures& fetch);
+  void send_features(const Child& worker, const proto::FetchFeatures& fetch);
   /// Tells workers which of their regions are free again.
   void tell_freed();
 

@@ -28,7 +28,18 @@ bool NodeDaemon::take_features(const Child& worker, const proto::Frame& frame, F
   return true;
 }
 
+// A trainer fetches features while it computes: what it says meanwhile does not wait for a link.
 void NodeDaemon::fetch(const Child& worker, const proto::FetchFeatures& fetch) {
+  constexpr size_t kWaitingMax = 64;  // beyond it the worker is heard no faster than it is served
+  const bool here = fetch.key().node() == options_.name;
+  if (!worker.puller || here || worker.puller->waiting() >= kWaitingMax) {
+    return send_features(worker, fetch);
+  }
+  // The worker outlives its puller's jobs: it is stopped before.
+  worker.puller->post([this, &worker, fetch] { send_features(worker, fetch); });
+}
+
+void NodeDaemon::send_features(const Child& worker, const proto::FetchFeatures& fetch) {
   const proto::FeatureKey& key = fetch.key();
   const std::string& run = worker.endpoint.run();
   const pid_t process = worker.process->pid();
