@@ -121,6 +121,7 @@ bool close_threads(RunParts& parts, WorkThread& disk, double seconds) {
     if (trainer.group) trainer.group->close();
     if (trainer.sums) trainer.sums->give_up("the run has ended");
     if (trainer.reducer) trainer.reducer->close();
+    if (trainer.uploader) trainer.uploader->close();
   }
   for (const TargetPlace& target : parts.targets) {
     if (target.finisher) target.finisher->close();
@@ -130,6 +131,7 @@ bool close_threads(RunParts& parts, WorkThread& disk, double seconds) {
   bool ended = disk.wait_ended(left());
   for (TrainerPlace& trainer : parts.trainers) {
     if (trainer.reducer) ended = trainer.reducer->wait_ended(left()) && ended;
+    if (trainer.uploader) ended = trainer.uploader->wait_ended(left()) && ended;
   }
   for (const TargetPlace& target : parts.targets) {
     if (target.finisher) ended = target.finisher->wait_ended(left()) && ended;
@@ -301,6 +303,7 @@ Result<RunSummary> run_actors(RunParts& parts, const RunEnvironment& environment
     }
     for (TrainerPlace& trainer : parts.trainers) {
       if (trainer.reducer) trainer.reducer->stop();
+      if (trainer.uploader) trainer.uploader->stop();
     }
     for (const TargetPlace& target : parts.targets) {
       if (target.finisher) target.finisher->stop();

@@ -54,9 +54,10 @@ struct TrainerPlace {
   StepSums total;                       // over all trainers, once reduced
   // Where gradients are summed between devices; else null, and they go through `gradients`.
   std::unique_ptr<DeviceSums> sums;
-  std::unique_ptr<WorkThread> reducer;  // waits for the others in the group; null as that is
-  std::unique_ptr<WorkThread> disk;     // writes checkpoints where the supervisor is elsewhere
-  int node = 0;                         // whose store it reads first
+  std::unique_ptr<WorkThread> reducer;   // waits for the others in the group; null as that is
+  std::unique_ptr<WorkThread> disk;      // writes checkpoints where the supervisor is elsewhere
+  std::unique_ptr<WorkThread> uploader;  // runs trainer->prepare(); null where that is of no use
+  int node = 0;                          // whose store it reads first
 };
 
 /// What the stores of other processes may hold by the credits that were given out. Thread-safe.

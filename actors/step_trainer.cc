@@ -64,6 +64,10 @@ Result<std::unique_ptr<DrafterTrainer>> DrafterTrainer::make(Context& context, F
                                init_from(context, *trainer->drafter_, file, parts.embedding));
     log_initial_values(values, given.init_from().c_str());
   }
+  if (!context.device.info().immediate && setup->config.mailbox().prefetch_bytes() > 0) {
+    trainer->upload_ = std::make_unique<StateUpload>(context.device);
+    trainer->drafter_->look_for_states_in(trainer->upload_.get());
+  }
   PERCHERON_ASSIGN_OR_RETURN(trainer->optimizer_, Optimizer::make(context, setup->optimizer,
                                                                   trainer->drafter_->parameters()));
   return trainer;
@@ -83,6 +87,12 @@ Result<StepSums> DrafterTrainer::add(Context& context, const Features& features)
   if (buckets_) buckets_->complete_all(context.stream);
   if (sums.ok()) sums_.add(*sums);
   return sums;
+}
+
+Status DrafterTrainer::prepare(FeaturesPtr features) {
+  if (!upload_) return ok_status();
+  // What does not fit the drafter is add()'s to refuse.
+  return upload_->put(std::move(features)).with_context("states of the next micro-batch");
 }
 
 Result<StepSums> DrafterTrainer::collect(Context& context, std::vector<float>& gradients) {

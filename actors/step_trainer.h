@@ -17,6 +17,7 @@
 #include "model/drafter_files.h"
 #include "model/optimizer.h"
 #include "model/speculative.h"
+#include "model/state_upload.h"
 
 namespace percheron {
 
@@ -43,6 +44,12 @@ class StepTrainer {
 
   /// Adds the micro-batch's gradients and sums to the step's.
   virtual Result<StepSums> add(Context& context, const Features& features) = 0;
+  /// Whether prepare() is of use: copies to the device go on beside its work.
+  virtual bool prepares() const { return false; }
+  /// Begins to copy the states of the micro-batch after the one that is being added to the device,
+  /// where add() finds them. On a thread of its own, that it may hold up, one call at a time. An
+  /// error is one of the device.
+  virtual Status prepare(FeaturesPtr) { return ok_status(); }
   /// Copies the step's gradients to `gradients`, one after the other, and returns the step's sums.
   virtual Result<StepSums> collect(Context& context, std::vector<float>& gradients) = 0;
   /// Instead of collect(), where gradients are summed between devices: puts the sums over all
@@ -83,6 +90,8 @@ class DrafterTrainer final : public StepTrainer {
                                                       const Target& target);
 
   Result<StepSums> add(Context& context, const Features& features) override;
+  bool prepares() const override { return upload_ != nullptr; }
+  Status prepare(FeaturesPtr features) override;
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override;
   Status reduce(Stream& stream, DeviceCollective& collective, int64_t attempt) override;
   const StepSums& sums() const override { return sums_; }
@@ -102,6 +111,8 @@ class DrafterTrainer final : public StepTrainer {
   Status sum_between_devices(Context& context, uint64_t bucket_bytes);
   /// Null without sum_between_devices().
   GradientBuckets* buckets() { return buckets_.get(); }
+  /// What prepare() fills; null where it is of no use.
+  const StateUpload* upload() const { return upload_.get(); }
 
  private:
   DrafterTrainer(std::shared_ptr<const RunSetup> setup, TargetParts parts);
@@ -109,6 +120,7 @@ class DrafterTrainer final : public StepTrainer {
 
   std::shared_ptr<const RunSetup> setup_;
   TargetParts parts_;
+  std::unique_ptr<StateUpload> upload_;
   std::unique_ptr<Drafter> drafter_;
   std::unique_ptr<Optimizer> optimizer_;
   StepSums sums_;

@@ -279,6 +279,10 @@ Status make_trainers(RunParts& parts, const std::optional<ResumePoint>& point,
       }
       PERCHERON_ASSIGN_OR_RETURN(own, trainer->checksum(context));
       place.trainer = std::move(trainer);
+      if (!place.trainer->prepares()) return ok_status();
+      place.uploader =
+          std::make_unique<WorkThread>(fmt::format("upload {}", numbers[i]), *parts.clock);
+      place.uploader->post([device = &context.device] { device->bind_thread(); });
       return ok_status();
     }));
     if (checksum && *checksum != own) {

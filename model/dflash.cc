@@ -161,7 +161,7 @@ DflashDrafter::Inputs DflashDrafter::upload_inputs(Context& context, const Featu
   const int64_t size = blocks.block_size;
   in.queries = (padded_rows(device, queries) + size - 1) / size * size;
   in.trained = padded_rows(device, std::ssize(blocks.rows));
-  in.states = upload_states(context, features, in.tokens);
+  in.states = upload_states(context, features, in.tokens, state_upload());
   // What is added behind sees no keys, is seen by no row and learns nothing.
   const auto padded = [&](auto values, int64_t rows, auto fill) {
     values.resize(static_cast<size_t>(rows), fill);

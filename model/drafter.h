@@ -98,10 +98,15 @@ struct StepSums {
   double simulated_acceptance_length() const;
 };
 
+class StateUpload;
+
 /// A drafter in training: weights, forward and backward. Used by its device's worker thread.
 class Drafter {
  public:
   virtual ~Drafter() = default;
+  /// Where forward_backward() looks for hidden states that are on the device already. Borrowed;
+  /// null: nowhere.
+  void look_for_states_in(StateUpload* upload) { upload_ = upload; }
   virtual const DrafterConfig& config() const = 0;
   /// In the order of our checkpoints.
   virtual std::span<const std::unique_ptr<Parameter>> parameters() const = 0;
@@ -117,6 +122,10 @@ class Drafter {
 
  protected:
   GradientListener* listener_ = nullptr;
+  StateUpload* state_upload() const { return upload_; }
+
+ private:
+  StateUpload* upload_ = nullptr;
 };
 
 /// What a drafter needs of its target, borrowed for its whole life.

@@ -92,12 +92,16 @@ int64_t padded_rows(const Device& device, int64_t rows) {
   return static_cast<int64_t>((static_cast<uint64_t>(rows) + step - 1) / step * step);
 }
 
-TensorView upload_states(Context& context, const Features& features, int64_t rows) {
+TensorView upload_states(Context& context, const Features& features, int64_t rows,
+                         StateUpload* upload) {
   const int64_t tokens = features.batch.tokens();
   const TensorView states =
       context.arena.take(features.dtype, {rows, features.slots * features.hidden_size});
-  context.device.copy_bytes(context.stream, states.data(), features.hidden_states.data(),
-                            states.rows(0, tokens).bytes());
+  const TensorView given = states.rows(0, tokens);
+  if (upload == nullptr || !upload->copy_to(context, features, given)) {
+    context.device.copy_bytes(context.stream, given.data(), features.hidden_states.data(),
+                              given.bytes());
+  }
   if (rows > tokens) context.device.ops().fill_zero(context, states.rows(tokens, rows));
   return states;
 }

@@ -7,6 +7,7 @@
 
 #include "model/drafter.h"
 #include "model/frozen_head.h"
+#include "model/state_upload.h"
 
 namespace percheron {
 
@@ -54,9 +55,11 @@ std::vector<T> widened(std::span<const T> values, int64_t from, int64_t to, int6
   return wide;
 }
 
-/// Uploads captured states [T, slots H] into a tensor of `rows` rows from the arena, zeros behind
-/// them.
-TensorView upload_states(Context& context, const Features& features, int64_t rows);
+/// Brings captured states [T, slots H] into a tensor of `rows` rows from the arena, zeros behind
+/// them: from `upload` if they are there (null: they are nowhere), else from the features, which
+/// must live until the stream is idle.
+TensorView upload_states(Context& context, const Features& features, int64_t rows,
+                         StateUpload* upload);
 
 /// A graph's key of work on these tensors with this loss: what of both is given to operations.
 /// Absent tensors may be among them.

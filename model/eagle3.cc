@@ -167,7 +167,7 @@ Eagle3Drafter::Inputs Eagle3Drafter::upload_inputs(Context& context, const Featu
   in.queries = std::ssize(rows.queries);
   in.steps = rows.steps;
   in.teachers = std::ssize(rows.teacher_rows);
-  in.states = upload_states(context, features, in.tokens);
+  in.states = upload_states(context, features, in.tokens, state_upload());
   in.first_ids = upload(context, rows.first_ids, {in.tokens});
   in.first_positions = upload(context, rows.first_positions, {in.tokens});
   in.query_rows = upload(context, rows.queries, {in.queries});

@@ -76,6 +76,7 @@ WorkerProcess::~WorkerProcess() {
     for (TrainerPlace& trainer : parts_->trainers) {
       if (trainer.group) trainer.group->close();
       if (trainer.reducer) trainer.reducer->stop();
+      if (trainer.uploader) trainer.uploader->stop();
       if (trainer.disk) trainer.disk->stop();
     }
     for (const TargetPlace& target : parts_->targets) {

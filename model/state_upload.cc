@@ -1,0 +1,85 @@
+#include "model/state_upload.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace percheron {
+
+StateUpload::StateUpload(Device& device) : device_(device), stream_(device.make_stream()) {
+  for (Slot& slot : slots_) {
+    slot.copied = device.make_event();
+    slot.read = device.make_event();
+  }
+}
+
+StateUpload::Slot* StateUpload::find(const Features* features) {
+  const auto slot =
+      std::ranges::find_if(slots_, [=](const Slot& s) { return s.features.get() == features; });
+  return slot == slots_.end() ? nullptr : &*slot;
+}
+
+Status StateUpload::put(FeaturesPtr features) {
+  Slot* slot = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (find(features.get()) != nullptr) return ok_status();
+    slot = &*std::ranges::min_element(slots_, {}, [](const Slot& s) { return s.turn; });
+    slot->features = features;
+    slot->turn = ++turns_;
+    slot->filling = true;
+  }
+  const Status status = fill(*slot, *features);
+  {
+    const std::lock_guard lock(mutex_);
+    slot->filling = false;
+    if (!status.ok()) slot->features.reset();
+  }
+  filled_.notify_all();
+  return status;
+}
+
+Status StateUpload::fill(Slot& slot, const Features& features) {
+  // Copies of micro-batches before, which were read long ago: so staging memory is free.
+  PERCHERON_RETURN_IF_ERROR(stream_->wait_idle());
+  const size_t bytes = features.hidden_states.size();
+  if (slot.memory.bytes() < bytes) {
+    slot.memory = Buffer();
+    slot.staging = Buffer();
+    PERCHERON_ASSIGN_OR_RETURN(slot.memory, device_.allocate(bytes));
+    PERCHERON_ASSIGN_OR_RETURN(slot.staging, device_.allocate_host(bytes));
+  }
+  std::memcpy(slot.staging.data(), features.hidden_states.data(), bytes);
+  stream_->wait_for(*slot.read);
+  device_.copy_bytes(*stream_, slot.memory.data(), slot.staging.data(), bytes);
+  stream_->record(*slot.copied);
+  return ok_status();
+}
+
+bool StateUpload::copy_to(Context& context, const Features& features, TensorView to) {
+  std::unique_lock lock(mutex_);
+  Slot* slot = find(&features);
+  if (slot != nullptr) filled_.wait(lock, [slot] { return !slot->filling; });
+  if (slot == nullptr || slot->features.get() != &features || slot->memory.bytes() < to.bytes()) {
+    ++missed_;
+    return false;
+  }
+  ++found_;
+  context.stream.wait_for(*slot->copied);
+  context.device.copy_bytes(context.stream, to.data(), slot->memory.data(), to.bytes());
+  context.stream.record(*slot->read);
+  slot->features.reset();
+  return true;
+}
+
+int64_t StateUpload::found() const {
+  const std::lock_guard lock(mutex_);
+  return found_;
+}
+
+int64_t StateUpload::missed() const {
+  const std::lock_guard lock(mutex_);
+  return missed_;
+}
+
+}  // namespace percheron
