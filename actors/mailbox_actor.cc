@@ -26,7 +26,8 @@ class Mailbox {
         homes_(parts.target_nodes(), parts.trainer_nodes()),
         features_are_here_(!parts.credits),
         sums_begin_early_(parts.device_groups != nullptr),
-        policy_(parts.setup->assignment, trainer_numbers(parts), 0) {}
+        policy_(parts.setup->assignment, trainer_numbers(parts), 0,
+                parts.setup->config.mailbox().prefetch_bytes()) {}
 
   void open(const PlannedStep& range) {
     policy_.open_step(range);
@@ -39,7 +40,7 @@ class Mailbox {
   }
 
   void take(int trainer) {
-    activity_.trainer_waits(trainer);
+    if (!policy_.holds_any(trainer)) activity_.trainer_waits(trainer);
     policy_.wait(trainer, homes_.of_trainer(trainer));
     pump();
   }
@@ -48,6 +49,7 @@ class Mailbox {
     const std::set<int> before(policy_.members().begin(), policy_.members().end());
     const int64_t queued_before = policy_.queued_again();
     if (message.membership > policy_.membership()) {  // Else the first group, which is known.
+      activity_.trainers_hold_nothing();
       produce_again(policy_.change_members({message.members.begin(), message.members.end()},
                                            message.membership));
     }
@@ -71,7 +73,8 @@ class Mailbox {
   void unreadable(const Unreadable& message) {
     const MicroBatchId id = message.id;
     // Of no account where the lease was taken away: others have computed it, and it was freed.
-    if (!policy_.unreadable(id, message.trainer, message.lease)) return;
+    if (!policy_.unreadable(id, message.trainer, message.lease, clock_.monotonic_ns())) return;
+    activity_.trainer_gave_up(message.trainer, policy_.holds_any(message.trainer));
     if (features_are_here_) {
       const Status lost = internal_error(fmt::format(
           "the features of micro-batch ({}, {}) are not in the store", id.epoch, id.index));
@@ -84,6 +87,7 @@ class Mailbox {
   }
 
   void rewind(const Rewind& message) {
+    activity_.trainers_hold_nothing();
     policy_.restart();
     tell();
     rewinds_ = message.rewinds;
@@ -91,18 +95,24 @@ class Mailbox {
   }
 
   void computed(const Computed& message) {
-    activity_.trainer_settled(message.trainer, message.tokens, message.samples, message.seconds);
     const bool counts =
         policy_.computed(message.id, message.trainer, message.lease, clock_.monotonic_ns());
+    if (counts) {
+      activity_.trainer_settled(message.trainer, message.tokens, message.samples, message.seconds,
+                                message.fetch_seconds);
+    } else {
+      activity_.trainer_worked_in_vain(message.trainer, message.tokens, message.samples);
+    }
     TrainerWork work = settled(message.trainer, message.id);
     work.tokens = message.tokens;
     work.samples = message.samples;
     work.seconds = message.seconds;
-    if (!counts) work.membership = kNoMembership;
+    if (!counts) work.membership = TrainerWork::kNoMembership;
     self_->send(peers_->supervisor, work);
     if (counts && policy_.step_computed()) {
       self_->send(peers_->supervisor, StepComputed{policy_.open()->step, policy_.membership()});
     }
+    pump();
   }
 
   void commit(int64_t step) {
@@ -115,9 +125,6 @@ class Mailbox {
   }
 
  private:
-  // Of work that counts no more.
-  static constexpr int64_t kNoMembership = -1;
-
   TrainerWork settled(int trainer, MicroBatchId id) const {
     return {trainer, id, false, 0, 0, 0, policy_.steals(), policy_.membership()};
   }
@@ -129,12 +136,17 @@ class Mailbox {
   void pump() {
     while (const auto next = policy_.hand_out(clock_.monotonic_ns())) {
       const auto& [trainer, work] = *next;
-      self_->send(peers_->supervisor, TrainerWork{trainer, work.ticket.id, true, 0, 0, 0,
-                                                  policy_.steals(), policy_.membership()});
+      self_->send(peers_->supervisor,
+                  TrainerWork{trainer, work.ticket.id, true, 0, 0, 0, policy_.steals(),
+                              policy_.membership(), work.ahead});
       self_->send(peers_->trainers[trainer],
-                  TakeTicket{work.ticket, work.lease, policy_.membership()});
-      activity_.trainer_leased(trainer,
-                               work.stolen ? std::optional(work.ticket.home) : std::nullopt);
+                  TakeTicket{work.ticket, work.lease, policy_.membership(), policy_.in_order()});
+      const auto victim = work.stolen ? std::optional(work.ticket.home) : std::nullopt;
+      if (work.ahead) {
+        activity_.trainer_leased_ahead(trainer, victim, work.ticket.bytes);
+      } else {
+        activity_.trainer_leased(trainer, victim);
+      }
     }
     if (sums_begin_early_) tell_last_handed_out();
     tell();

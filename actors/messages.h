@@ -8,48 +8,11 @@
 #include <vector>
 
 #include "actors/compat.h"
-#include "actors/policy/credits.h"
-#include "actors/policy/step_plan.h"
-#include "actors/policy/ticket.h"
+#include "actors/message_values.h"
 #include "actors/policy/worker_roll.h"
 #include "actors/run_control.h"
-#include "base/status.h"
 
 namespace percheron {
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, MicroBatchId& x) {
-  return f(caf::meta::type_name("MicroBatchId"), x.epoch, x.index);
-}
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, Ticket& x) {
-  return f(caf::meta::type_name("Ticket"), x.id, x.step, x.node, x.home, x.generation, x.bytes,
-           x.region_bytes, x.crc32c, x.target);
-}
-
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, PlannedStep& x) {
-  return f(caf::meta::type_name("PlannedStep"), x.step, x.epoch, x.first, x.count);
-}
-
-/// A Status on its way between actors.
-struct Outcome {
-  int32_t code = 0;
-  std::string message;
-
-  static Outcome of(const Status& status) {
-    return {static_cast<int32_t>(status.code()), status.message()};
-  }
-  bool ok() const { return code == 0; }
-  Status status() const {
-    return ok() ? ok_status() : Status(static_cast<StatusCode>(code), message);
-  }
-};
-template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, Outcome& x) {
-  return f(caf::meta::type_name("Outcome"), x.code, x.message);
-}
 
 // --- sampler and targets -------------------------------------------------------------------------
 
@@ -105,7 +68,7 @@ struct EpochExhausted {
 struct PutTicket {
   Ticket ticket;
 };
-/// Trainer to mailbox: I am idle.
+/// Trainer to mailbox: I have begun, and am given tickets from now on.
 struct Take {
   int32_t trainer = 0;
 };
@@ -114,6 +77,7 @@ struct TakeTicket {
   Ticket ticket;
   int64_t lease = 0;
   int64_t membership = 0;  // whose sums it belongs to
+  bool in_order = false;   // it is to be added behind those of a lower index
 };
 /// Trainer to mailbox: the features could not be read, for their node does not give them.
 struct Unreadable {
@@ -133,9 +97,13 @@ struct Computed {
   int64_t tokens = 0;
   int64_t samples = 0;
   double seconds = 0;
+  double fetch_seconds = 0;  // in which it had nothing to compute but waited for the features
 };
 /// Mailbox to supervisor: a ticket was leased to, or computed by, a trainer.
 struct TrainerWork {
+  /// Of work that counts no more: all that the trainer held was taken away.
+  static constexpr int64_t kNoMembership = -1;
+
   int32_t trainer = 0;
   MicroBatchId id;
   bool leased = false;
@@ -144,6 +112,7 @@ struct TrainerWork {
   double seconds = 0;
   int64_t steals = 0;  // of the run so far
   int64_t membership = 0;
+  bool ahead = false;  // leased beside what the trainer computes
 };
 
 // --- steps ---------------------------------------------------------------------------------------
@@ -350,15 +319,17 @@ inline auto fields_of(TargetWork& x) {
 inline auto fields_of(EpochExhausted& x) { return std::tie(x.epoch); }
 inline auto fields_of(PutTicket& x) { return std::tie(x.ticket); }
 inline auto fields_of(Take& x) { return std::tie(x.trainer); }
-inline auto fields_of(TakeTicket& x) { return std::tie(x.ticket, x.lease, x.membership); }
+inline auto fields_of(TakeTicket& x) {
+  return std::tie(x.ticket, x.lease, x.membership, x.in_order);
+}
 inline auto fields_of(Unreadable& x) { return std::tie(x.trainer, x.id, x.lease); }
 inline auto fields_of(KeepHeldOut& x) { return std::tie(x.ticket); }
 inline auto fields_of(Computed& x) {
-  return std::tie(x.trainer, x.id, x.lease, x.tokens, x.samples, x.seconds);
+  return std::tie(x.trainer, x.id, x.lease, x.tokens, x.samples, x.seconds, x.fetch_seconds);
 }
 inline auto fields_of(TrainerWork& x) {
-  return std::tie(x.trainer, x.id, x.leased, x.tokens, x.samples, x.seconds, x.steals,
-                  x.membership);
+  return std::tie(x.trainer, x.id, x.leased, x.tokens, x.samples, x.seconds, x.steals, x.membership,
+                  x.ahead);
 }
 inline auto fields_of(OpenStep& x) { return std::tie(x.range); }
 inline auto fields_of(StepComputed& x) { return std::tie(x.step, x.membership); }

@@ -45,6 +45,8 @@ constexpr MetricInfo kMetrics[] = {
     {"percheron_mailbox_depth", kGauge, "home", "Tickets of hidden states that wait for a trainer"},
     {"percheron_mailbox_bytes", kGauge, "home", "Bytes of the features of these tickets"},
     {"percheron_mailbox_later_steps", kGauge, "", "Tickets of steps that are not open yet"},
+    {"percheron_prefetch_depth", kGauge, "rank", "Micro-batches that a trainer holds beside the one that it is at, to fetch their features meanwhile"},
+    {"percheron_prefetch_bytes", kGauge, "rank", "Bytes of the features of these micro-batches"},
     {"percheron_steals_total", kCounter, "thief, victim", "Micro-batches that a trainer took from another one's home"},
     {"percheron_prefetched_micro_batches", kGauge, "bucket", "Micro-batches whose features are made or being made, and not used up, by upper bound of their bucket of length"},
     {"percheron_feature_store_bytes", kGauge, "kind", "Bytes of features in flight"},

@@ -235,6 +235,9 @@ void RunMetrics::collect_workers(MetricsPage& page, const RunActivitySnapshot& s
       if (role == WorkerKind::kTarget) continue;
       page.add("percheron_data_wait_seconds_total", labels({{"rank", rank}}),
                worker.seconds[Occupation::kFeatures]);
+      page.add("percheron_prefetch_depth", labels({{"rank", rank}}), number(worker.ahead));
+      page.add("percheron_prefetch_bytes", labels({{"rank", rank}}),
+               static_cast<double>(worker.ahead_bytes));
     }
     const auto index = static_cast<size_t>(role);
     page.add("percheron_lease_expirations_total", labels({{"role", name}}),

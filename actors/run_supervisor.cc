@@ -91,36 +91,39 @@ EpochTermination& RunSupervisor::epoch(int64_t number) {
       .first->second;
 }
 
+void RunSupervisor::Worker::takes(MicroBatchId id, double now) {
+  if (holds.empty()) since = now;
+  holds.push_back(id);
+}
+
+void RunSupervisor::Worker::settles(MicroBatchId id, bool in_turn, double now) {
+  const auto settled = std::ranges::find(holds, id);
+  if (settled == holds.end()) return;
+  if (in_turn || settled == holds.begin()) since = now;
+  holds.erase(in_turn ? holds.begin() : settled, settled + 1);
+}
+
 void RunSupervisor::target_work(int target, MicroBatchId id, bool leased, int64_t tokens,
                                 double seconds) {
   touch();
   Worker& worker = targets_[target];
-  if (leased && worker.id) {
-    worker.next = id;
-    return;
-  }
-  worker.since = now();
-  if (leased) {
-    worker.id = id;
-    return;
-  }
-  worker.id = worker.next == id ? std::nullopt : worker.next;
-  worker.next.reset();
+  if (leased) return worker.takes(id, now());
+  worker.settles(id, true, now());
   meter_.target_worked(tokens, seconds);
 }
 
 void RunSupervisor::trainer_work(const TrainerReport& report) {
   touch();
-  Worker& trainer = trainers_[report.trainer];
-  trainer.id = report.leased ? std::optional(report.id) : std::nullopt;
-  trainer.since = now();
   if (!report.leased) meter_.trainer_worked(report.tokens, report.seconds);
   progress_.steals = settings_.progress.steals + report.steals;
   if (report.membership != ledger_.membership()) return;  // It counts no more.
+  Worker& trainer = trainers_[report.trainer];
   EpochTermination& termination = epoch(report.id.epoch);
   if (report.leased) {
+    trainer.takes(report.id, now());
     termination.leased();
   } else {
+    trainer.settles(report.id, false, now());
     termination.settled();
     ++trainer.micro_batches;
     step_samples_ += report.samples;

@@ -106,6 +106,7 @@ class RunSupervisor {
     double seconds = 0;
     int64_t steals = 0;  // of the run so far
     int64_t membership = 0;
+    bool ahead = false;  // leased beside what the trainer computes
   };
   void trainer_work(const TrainerReport& report);
   void epoch_exhausted(int64_t epoch);
@@ -185,10 +186,13 @@ class RunSupervisor {
     Status status;
   };
   struct Worker {
-    std::optional<MicroBatchId> id;    // that it is at
-    std::optional<MicroBatchId> next;  // a target's, beside that
-    double since = 0;
-    int64_t micro_batches = 0;  // that it has settled
+    void takes(MicroBatchId id, double now);
+    /// `in_turn`: with all that it was given before.
+    void settles(MicroBatchId id, bool in_turn, double now);
+
+    std::vector<MicroBatchId> holds = {};  // the first is the one that it is at
+    double since = 0;                      // when it came to that one
+    int64_t micro_batches = 0;             // that it has settled
   };
 
   double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }

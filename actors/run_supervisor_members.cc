@@ -20,7 +20,7 @@ void RunSupervisor::worker_lost(WorkerKind kind, int number) {
                                  roll_.retired(kind, number) ? "has left" : "is lost"));
   note_absence(kind);
   if (kind == WorkerKind::kTrainer) {
-    trainers_[number].id.reset();
+    trainers_[number].holds.clear();
     trainer_lost(number);
   } else {
     targets_.erase(number);
@@ -57,6 +57,7 @@ void RunSupervisor::members_changed() {
   suspicion_.reset();
   // Leases of the membership before are counted no more.
   for (auto& [number, termination] : epochs_) termination.leases_dropped();
+  for (auto& [number, trainer] : trainers_) trainer.holds.clear();
   const std::vector<int>& members = ledger_.members();
   meter_.set_trainers(static_cast<int>(members.size()), now());
   regrouping_ = {members.begin(), members.end()};

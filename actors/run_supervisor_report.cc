@@ -79,11 +79,11 @@ std::string RunSupervisor::standstill() const {
                                  format_duration(now() - last_word_), where(ledger_.step()));
   const auto add_workers = [&](WorkerKind kind, const std::map<int, Worker>& workers) {
     for (const auto& [number, worker] : workers) {
-      if (!worker.id) continue;
-      text += fmt::format("; {} {} on {} has worked on micro-batch ({}, {}) for {}",
-                          worker_kind_name(kind), number,
-                          devices_.at(kind)[static_cast<size_t>(number)], worker.id->epoch,
-                          worker.id->index, format_duration(now() - worker.since));
+      if (worker.holds.empty()) continue;
+      text += fmt::format(
+          "; {} {} on {} has worked on micro-batch ({}, {}) for {}", worker_kind_name(kind), number,
+          devices_.at(kind)[static_cast<size_t>(number)], worker.holds.front().epoch,
+          worker.holds.front().index, format_duration(now() - worker.since));
     }
   };
   add_workers(WorkerKind::kTarget, targets_);

@@ -43,6 +43,7 @@ class Orders final : public RunOrders {
     tell({trainer}, TakeSnapshot{step});
   }
   void regroup(const Trainers& members, int64_t membership) override {
+    for (int trainer : members) leases_.settled(WorkerKind::kTrainer, trainer);
     const Regroup message{membership, {members.begin(), members.end()}};
     self_->send(peers_->mailbox, message);
     tell(members, message);
@@ -226,14 +227,16 @@ class Shell {
   }
 
   void trainer_work(const TrainerWork& message) {
-    if (message.leased) {
+    if (message.leased && message.ahead) {
+      leases().leased_ahead(message.trainer, message.id, orders_.now());
+    } else if (message.leased) {
       leases().leased(WorkerKind::kTrainer, message.trainer, message.id, orders_.now());
     } else {
-      leases().settled(WorkerKind::kTrainer, message.trainer);
+      leases().settled(WorkerKind::kTrainer, message.trainer, message.id, orders_.now());
     }
     supervisor_.trainer_work({message.trainer, message.id, message.leased, message.tokens,
-                              message.samples, message.seconds, message.steals,
-                              message.membership});
+                              message.samples, message.seconds, message.steals, message.membership,
+                              message.ahead});
   }
 
   // A lease that was taken from it meanwhile is settled by no word of its own.

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "actors/actor_system.h"
+#include "actors/trainer_feed.h"
 
 namespace percheron {
 namespace {
@@ -17,33 +18,14 @@ class Trainer {
       : parts_(parts),
         place_(parts.trainers[static_cast<size_t>(number)]),
         peers_(std::move(peers)),
-        number_(number) {}
+        number_(number),
+        feed_(*parts.exchange, *parts.clock, place_.sums.get(), hooks()) {}
 
-  void idle() { caf::anon_send(peers_->mailbox, Take{number_}); }
+  void begin() { caf::anon_send(peers_->mailbox, Take{number_}); }
 
   void train(const TakeTicket& message) {
-    if (message.membership < membership_) return idle();  // It is somebody else's by now.
     begin_anew(message.membership);
-    const Ticket ticket = message.ticket;
-    const int64_t lease = message.lease;
-    const int64_t membership = message.membership;
-    const std::shared_ptr<void> work = place_.sums ? place_.sums->announce(ticket.step) : nullptr;
-    const auto post = [this, ticket, lease, membership, work](Result<FeaturesPtr> found) {
-      place_.worker->post(
-          [this, ticket, lease, membership, work, features = std::move(found)](Context& context) {
-            // The sums are of another membership by now, and the ticket somebody else's.
-            if (membership != membership_) return idle();
-            if (!features.ok()) return unreadable(ticket, lease, features.status());
-            const double begin = now();
-            Computed done{number_, ticket.id, lease, 0, 0, 0};
-            const Status status = add(context, **features, done);
-            done.seconds = now() - begin;
-            if (!status.ok()) return fail(status);
-            caf::anon_send(peers_->mailbox, std::move(done));
-            idle();
-          });
-    };
-    parts_.exchange->fetch(ticket, post);
+    feed_.take(message);
   }
 
   void keep_held_out(const Ticket& ticket) {
@@ -240,6 +222,39 @@ class Trainer {
       work = place_.sums->announce();
     }
     place_.worker->post([this, work](Context& context) { place_.trainer->discard(context); });
+    feed_.regroup(membership);
+  }
+
+  TrainerFeed::Hooks hooks() {
+    TrainerFeed::Hooks hooks;
+    hooks.compute = [this](TrainerFeed::MicroBatch work) { compute(std::move(work)); };
+    hooks.unreadable = [this](const TrainerLease& lease, const Status& why) {
+      unreadable(lease, why);
+    };
+    if (!place_.uploader) return hooks;
+    hooks.prepare = [this](FeaturesPtr next) {
+      place_.uploader->post([this, next = std::move(next)] {
+        const Status status = place_.trainer->prepare(next);
+        if (!status.ok()) fail(status);
+      });
+    };
+    return hooks;
+  }
+
+  void compute(TrainerFeed::MicroBatch work) {
+    place_.worker->post([this, work = std::move(work)](Context& context) {
+      const TrainerLease& lease = work.lease;
+      // Else the sums are of another membership by now, and the ticket somebody else's.
+      if (lease.membership == membership_) {
+        const double begin = now();
+        Computed done{number_, lease.id, lease.token, 0, 0, 0, work.fetch_seconds};
+        const Status status = add(context, *work.features, done);
+        done.seconds = now() - begin;
+        if (!status.ok()) return fail(status);
+        caf::anon_send(peers_->mailbox, std::move(done));
+      }
+      feed_.done();
+    });
   }
 
   // What was put in while the last micro-batches computed is waited for; then the step's sums.
@@ -300,11 +315,10 @@ class Trainer {
   }
 
   // The mailbox sees to it that they are made again.
-  void unreadable(const Ticket& ticket, int64_t lease, const Status& why) {
-    log_warning("trainer {}: the features of micro-batch ({}, {}): {}", number_, ticket.id.epoch,
-                ticket.id.index, why.message());
-    caf::anon_send(peers_->mailbox, Unreadable{number_, ticket.id, lease});
-    idle();
+  void unreadable(const TrainerLease& lease, const Status& why) {
+    log_warning("trainer {}: the features of micro-batch ({}, {}): {}", number_, lease.id.epoch,
+                lease.id.index, why.message());
+    caf::anon_send(peers_->mailbox, Unreadable{number_, lease.id, lease.token});
   }
 
   double now() const { return static_cast<double>(parts_.clock->monotonic_ns()) * 1e-9; }
@@ -346,6 +360,7 @@ class Trainer {
   std::mutex held_out_mutex_;
   int held_out_fetches_ = 0;                    // under way
   std::optional<Evaluate> waiting_evaluation_;  // for them
+  TrainerFeed feed_;
 };
 
 }  // namespace
@@ -355,7 +370,7 @@ caf::actor start_trainer(caf::actor_system& system, RunParts& parts, PeersPtr pe
     log_unexpected_messages(self, "a trainer");
     const auto trainer = std::make_shared<Trainer>(parts, peers, number);
     return {
-        [trainer](const Begin&) { trainer->idle(); },
+        [trainer](const Begin&) { trainer->begin(); },
         [trainer](const TakeTicket& message) { trainer->train(message); },
         [trainer](const Regroup& message) {
           trainer->regroup(message.membership, {message.members.begin(), message.members.end()});

@@ -36,21 +36,37 @@ std::string busy_text(const std::vector<double>& busy) {
                      100 * sum / static_cast<double>(busy.size()));
 }
 
+bool print_line(const Topology& topology, Assignment assignment, const std::string& name) {
+  const TopologyOutcome outcome = simulate_topology(topology, assignment);
+  if (!outcome.finished) {
+    std::fprintf(stderr, "%s, %s: it did not end as planned\n", topology.name.c_str(),
+                 name.c_str());
+    return false;
+  }
+  std::printf("%-36s %-20s %14.1f %9.1f %9.1f  %s\n", topology.name.c_str(), name.c_str(),
+              outcome.per_second, 100 * outcome.share_of_ideal, 100 * outcome.share_of_steps,
+              busy_text(outcome.busy).c_str());
+  std::fflush(stdout);
+  return true;
+}
+
 int print_table() {
-  std::printf("%-36s %-18s %14s %9s %9s  %s\n", "topology", "assignment", "micro-batch/s",
+  std::printf("%-36s %-20s %14s %9s %9s  %s\n", "topology", "assignment", "micro-batch/s",
               "% ideal", "% steps", "busy % of each trainer");
   for (const Topology& topology : {five_on_three(), balanced_four_on_two(), one_trainer_slow(),
                                    heterogeneous(), many_nodes(100), many_nodes(1000)}) {
     for (const auto& [assignment, name] : kAssignments) {
-      const TopologyOutcome outcome = simulate_topology(topology, assignment);
-      if (!outcome.finished) {
-        std::fprintf(stderr, "%s, %s: it did not end as planned\n", topology.name.c_str(), name);
+      if (!print_line(topology, assignment, name)) return 1;
+    }
+  }
+  // What trainers that hold nothing ahead lose, where features come from other machines.
+  for (Topology topology : {features_from_afar(), five_on_three(), balanced_four_on_two(),
+                            one_trainer_slow(), heterogeneous(), many_nodes(100)}) {
+    for (uint64_t ahead : {0, 1, 4}) {
+      topology.prefetch = ahead;
+      if (!print_line(topology, Assignment::kStealing, fmt::format("stealing, {} ahead", ahead))) {
         return 1;
       }
-      std::printf("%-36s %-18s %14.1f %9.1f %9.1f  %s\n", topology.name.c_str(), name,
-                  outcome.per_second, 100 * outcome.share_of_ideal, 100 * outcome.share_of_steps,
-                  busy_text(outcome.busy).c_str());
-      std::fflush(stdout);
     }
   }
   return 0;

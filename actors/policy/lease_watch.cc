@@ -32,13 +32,17 @@ void LeaseWatch::leased(WorkerKind kind, int number, MicroBatchId id, double now
   add(key, {kind, number, id}, now);
 }
 
+void LeaseWatch::leased_ahead(int trainer, MicroBatchId id, double now) {
+  add(key_of(WorkerKind::kTrainer, trainer), {WorkerKind::kTrainer, trainer, id}, now);
+}
+
 void LeaseWatch::settled(WorkerKind kind, int number, MicroBatchId id, double now) {
   const int64_t key = key_of(kind, number);
   const auto held = held_.find(key);
   if (held == held_.end()) return;
   const auto settled = std::ranges::find(held->second, id, &Overdue::id);
   if (settled == held->second.end()) return;
-  held->second.erase(held->second.begin(), settled + 1);
+  held->second.erase(kind == WorkerKind::kTarget ? held->second.begin() : settled, settled + 1);
   if (held->second.empty()) return end(key);
   watch_.watch(key, now);
 }

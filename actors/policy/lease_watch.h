@@ -27,9 +27,13 @@ class LeaseWatch {
   explicit LeaseWatch(double seconds)
       : seconds_(seconds), watch_({seconds, seconds, kGapSeconds}) {}
 
-  /// A target may hold several: the time of each begins when the one before is settled.
+  /// A target may hold several: the time of each begins when the one before is settled. A trainer
+  /// held nothing, or nothing that counts, and is at this one from now on.
   void leased(WorkerKind kind, int number, MicroBatchId id, double now);
-  /// It has settled this one, and all that it was given before, which it does in that order.
+  /// A trainer holds this one too, and is at it once it has settled those before.
+  void leased_ahead(int trainer, MicroBatchId id, double now);
+  /// It has settled this one; a target also all that it was given before, which it does in that
+  /// order. What it is at now has its full time.
   void settled(WorkerKind kind, int number, MicroBatchId id, double now);
   /// It holds nothing any more, or has shown otherwise that its device works.
   void settled(WorkerKind kind, int number);

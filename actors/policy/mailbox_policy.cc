@@ -6,10 +6,12 @@
 
 namespace percheron {
 
-MailboxPolicy::MailboxPolicy(Assignment assignment, std::vector<int> trainers, int64_t lease_ttl_ns)
+MailboxPolicy::MailboxPolicy(Assignment assignment, std::vector<int> trainers, int64_t lease_ttl_ns,
+                             uint64_t prefetch_bytes)
     : assignment_(assignment),
       members_(std::move(trainers)),
       leases_(lease_ttl_ns),
+      held_(prefetch_bytes),
       pace_(members_) {
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     rank_[members_[rank]] = static_cast<int64_t>(rank);
@@ -141,8 +143,15 @@ std::optional<MicroBatchId> MailboxPolicy::next_in_order(int trainer) {
     const auto entry = entries_.find({open_->epoch, index});
     if (entry == entries_.end()) return std::nullopt;
     if (entry->second.state == State::kComputed) continue;
+    if (entry->second.state == State::kLeased) break;
     if (entry->second.state == State::kQueued) return entry->first;
-    return std::nullopt;  // it is gone, or leased: its own, in order
+    return std::nullopt;  // it is gone
+  }
+  // Behind what it holds, which is not computed yet.
+  for (int64_t next = index; next < open_->first + open_->count; next += size) {
+    const auto entry = entries_.find({open_->epoch, next});
+    if (entry == entries_.end() || entry->second.state == State::kGone) return std::nullopt;
+    if (entry->second.state == State::kQueued) return entry->first;
   }
   return std::nullopt;
 }
@@ -170,37 +179,59 @@ std::optional<Work> MailboxPolicy::take(int trainer, int home, int64_t now_ns) {
   group_ += told_handed_out_ ? 1 : 0;
   told_handed_out_ = false;
   look_at(served_at(entry));
-  pace_.begins(trainer, now_ns);
+  const bool ahead = held_.holds_any(trainer);
+  held_.add(trainer, *id, entry.ticket.bytes);
+  pace_.takes(trainer, now_ns);
   const bool queues_of_homes =
       assignment_ == Assignment::kStealing || assignment_ == Assignment::kFixed;
   const bool stolen = queues_of_homes && entry.ticket.home != home;
   steals_ += stolen ? 1 : 0;
-  return Work{entry.ticket, leases_.grant(*id, trainer, now_ns), stolen};
+  return Work{entry.ticket, leases_.grant(*id, trainer, now_ns), stolen, ahead};
 }
 
 void MailboxPolicy::look_at(int queue) {
-  const bool waited_for = line_.first_at(queue) != nullptr;
-  const bool ready = waited_for && (serves_in_order() ? next_in_order(queue) : first_of(queue));
-  if (ready) {
-    ready_.insert(queue);
-  } else {
-    ready_.erase(queue);
-  }
+  const bool idle = line_.first_at(queue) != nullptr;
+  const bool looks_ahead = ahead_.first_at(queue) != nullptr;
+  const bool ticket =
+      (idle || looks_ahead) && (serves_in_order() ? next_in_order(queue) : first_of(queue));
+  const auto note = [queue](NumberSet& ready, bool is) {
+    is ? void(ready.insert(queue)) : void(ready.erase(queue));
+  };
+  note(ready_, idle && ticket);
+  note(ahead_ready_, looks_ahead && ticket);
 }
 
 void MailboxPolicy::look_at_all() {
   ready_.clear();
-  for (const WaitingLine::Waiter& waiter : line_.waiters()) {
-    ++visited_;
-    look_at(waiter.queue);
+  ahead_ready_.clear();
+  for (const WaitingLine* line : {&line_, &ahead_}) {
+    for (const WaitingLine::Waiter& waiter : line->waiters()) {
+      ++visited_;
+      look_at(waiter.queue);
+    }
   }
 }
 
 void MailboxPolicy::wait(int trainer, int home) {
-  if (!is_member(trainer) || resting_.count(trainer) != 0) return;
+  if (!is_member(trainer) || resting_.count(trainer) != 0 || held_.holds_any(trainer)) return;
   const int queue = queue_of(trainer, home);
-  line_.join({trainer, home, queue});
+  const WaitingLine::Waiter waiter{trainer, home, queue};
+  if (places_.emplace(trainer, waiter).second) ++served_at_[queue];
+  line_.join(waiter);
   look_at(queue);
+}
+
+// Where trainers are served from may change with their number.
+void MailboxPolicy::count_places() {
+  const NumberMap<WaitingLine::Waiter> before = std::move(places_);
+  places_ = {};
+  served_at_.clear();
+  for (const auto& [trainer, place] : before) {
+    if (!is_member(trainer)) continue;
+    const int queue = queue_of(trainer, place.home);
+    places_[trainer] = {trainer, place.home, queue};
+    ++served_at_[queue];
+  }
 }
 
 const WaitingLine::Waiter* MailboxPolicy::next_waiter() const {
@@ -232,16 +263,19 @@ std::optional<MailboxPolicy::HandOut> MailboxPolicy::serve(const WaitingLine::Wa
   std::optional<Work> work = take(served.trainer, served.home, now_ns);
   look_at(served.queue);
   PERCHERON_CHECK(work, "who is next has something to take");
+  look_ahead(served.trainer);
   return HandOut{served.trainer, *work};
 }
 
 std::optional<MailboxPolicy::HandOut> MailboxPolicy::hand_out(int64_t now_ns) {
-  const bool anyone = !line_.empty() || !resting_.empty();
+  const bool anyone = !line_.empty() || !resting_.empty() || !ahead_.empty();
   if (!open_ || queued_open_ == 0 || !anyone) return std::nullopt;
-  if (steals_work()) {
-    const int64_t left = open_->count - computed_ - static_cast<int64_t>(leases_.outstanding());
-    if (pace_.refresh(left, now_ns)) end_rest();
-  }
+  if (steals_work() && pace_.refresh(left_of_step(), now_ns)) end_rest();
+  if (const std::optional<HandOut> idle = hand_out_to_idle(now_ns)) return idle;
+  return hand_out_ahead(now_ns);
+}
+
+std::optional<MailboxPolicy::HandOut> MailboxPolicy::hand_out_to_idle(int64_t now_ns) {
   while (const WaitingLine::Waiter* waiter = next_waiter()) {
     if (!steals_work() || !pace_.too_late(waiter->trainer, now_ns)) return serve(*waiter, now_ns);
     rest(*waiter);
@@ -267,10 +301,22 @@ bool MailboxPolicy::computed(MicroBatchId id, int trainer, int64_t lease, int64_
     return false;
   }
   pace_.ends(trainer, now_ns);
+  end_lease(trainer, id, now_ns);
   Entry& entry = entries_.at(id);
   set_state(entry, State::kComputed);
   look_at(served_at(entry));
   return true;
+}
+
+void MailboxPolicy::end_lease(int trainer, MicroBatchId id, int64_t now_ns) {
+  held_.remove(trainer, id);
+  pace_.holds(trainer, held_.count(trainer), now_ns);
+  if (held_.holds_any(trainer)) return look_ahead(trainer);
+  ahead_.leave(trainer);
+  const auto place = places_.find(trainer);
+  if (place == places_.end()) return;
+  look_at(place->second.queue);
+  wait(trainer, place->second.home);
 }
 
 // --- losses --------------------------------------------------------------------------------------
@@ -298,12 +344,16 @@ std::vector<MicroBatchId> MailboxPolicy::change_members(std::vector<int> members
   const std::vector<WaitingLine::Waiter> waiters = line_.waiters();
   line_.clear();
   ready_.clear();
+  ahead_.clear();
+  held_.clear();  // All drop their partial sums, so what they hold counts no more either.
+  leases_.clear();
+  count_places();
   for (const WaitingLine::Waiter& waiter : waiters) {
     if (is_member(waiter.trainer)) {
       line_.join({waiter.trainer, waiter.home, queue_of(waiter.trainer, waiter.home)});
     }
   }
-  leases_.clear();  // All drop their partial sums, so what they hold counts no more either.
+  for (const auto& [trainer, place] : places_) line_.join(place);  // behind those who waited
   begin_order();
   std::vector<MicroBatchId> again;
   for (auto& [id, entry] : entries_) {
@@ -342,25 +392,29 @@ std::vector<MicroBatchId> MailboxPolicy::node_lost(int node) {
   return again;
 }
 
-bool MailboxPolicy::unreadable(MicroBatchId id, int trainer, int64_t lease) {
+bool MailboxPolicy::unreadable(MicroBatchId id, int trainer, int64_t lease, int64_t now_ns) {
   if (!leases_.settle(id, trainer, lease)) {
     ++stale_;
     return false;
   }
-  pace_.drops(trainer);
   set_state(entries_.at(id), State::kGone);
+  end_lease(trainer, id, now_ns);
   return true;
 }
 
 void MailboxPolicy::restart() {
   leases_.clear();
+  held_.clear();
+  ahead_.clear();
   pace_.regroup(members_);
   end_rest();
+  for (const auto& [trainer, place] : places_) line_.join(place);
   for (const auto& [queue, tickets] : queues_) changed_.insert(queue);
   entries_.clear();
   queues_.clear();
   fullest_.clear();
   ready_.clear();
+  ahead_ready_.clear();
   queued_ = queued_open_ = 0;
   present_ = computed_ = 0;
   open_.reset();

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "actors/policy/assignment.h"
+#include "actors/policy/held_leases.h"
 #include "actors/policy/largest_count.h"
 #include "actors/policy/lease_table.h"
 #include "actors/policy/micro_batch_map.h"
@@ -25,6 +26,7 @@ struct Work {
   Ticket ticket;
   int64_t lease = 0;
   bool stolen = false;  // from another home than the trainer's own
+  bool ahead = false;   // beside what the trainer holds already, to be computed after that
 };
 
 /// The shared queue between targets and trainers: deques of tickets, trainers that wait for one,
@@ -32,14 +34,22 @@ struct Work {
 /// handed out; those of later steps wait. A trainer's sums live with it until the commit, so the
 /// loss of a trainer queues the whole open step again for the others (invariant 1).
 ///
+/// A trainer that computes may hold further leases, to fetch their features meanwhile: as many as
+/// `prefetch_bytes` has room for. An idle trainer always comes before one that looks ahead, and
+/// where trainers steal nobody looks ahead near the end of a step: not when there are no more
+/// tickets left than trainers, not beyond the time by which all can have ended the step, and not
+/// from a home whose own trainers would miss it.
+///
 /// There is a deque for each home; with kRoundRobin and kPerTrainerQueue for each trainer. A ticket
 /// costs O(log) of tickets and trainers from its put to its commit; only a change of members and a
 /// new step look at all of them.
 class MailboxPolicy {
  public:
   /// `trainers` are the members, in rank order; a single one is always served in index order.
-  /// `lease_ttl_ns`: 0 = leases have no end.
-  MailboxPolicy(Assignment assignment, std::vector<int> trainers, int64_t lease_ttl_ns);
+  /// `lease_ttl_ns`: 0 = leases have no end. `prefetch_bytes`: of the features that a trainer holds
+  /// ahead, of which the first may be larger; 0 = none.
+  MailboxPolicy(Assignment assignment, std::vector<int> trainers, int64_t lease_ttl_ns,
+                uint64_t prefetch_bytes = 0);
 
   /// Opens a step; the one before must be committed.
   void open_step(const PlannedStep& range);
@@ -49,14 +59,19 @@ class MailboxPolicy {
   /// committed already) is counted and its features are the caller's to free.
   Put put(const Ticket& ticket);
 
-  /// A member whose own home is `home` is idle, and waits in line. No effect for others.
+  /// A member whose own home is `home` has begun. From here on it waits in line whenever it holds
+  /// no lease, and need not say so again. No effect for who is no member.
   void wait(int trainer, int home);
+  bool holds_any(int trainer) const { return held_.holds_any(trainer); }
+  /// Whether sums are added in the order of index.
+  bool in_order() const { return serves_in_order(); }
   struct HandOut {
     int trainer = 0;
     Work work;
   };
-  /// The next ticket for one of those who wait; none when there is none for any of them now. A
-  /// trainer that would hold up the end of the step gets none as long as faster ones compute.
+  /// The next ticket for one of those who wait, else for one that looks ahead; none when there is
+  /// none for any of them now. A trainer that would hold up the end of the step gets none as long
+  /// as faster ones compute.
   std::optional<HandOut> hand_out(int64_t now_ns);
   /// The next ticket for this trainer, whatever its pace; none if there is none for it now.
   std::optional<Work> take(int trainer, int home, int64_t now_ns);
@@ -90,7 +105,7 @@ class MailboxPolicy {
   std::vector<MicroBatchId> node_lost(int node);
   /// A trainer can't read the features of its lease; true if they must be produced again, false for
   /// a stale lease.
-  bool unreadable(MicroBatchId id, int trainer, int64_t lease);
+  bool unreadable(MicroBatchId id, int trainer, int64_t lease, int64_t now_ns = 0);
   /// Forgets all tickets, leases and the open step: the run goes back to an earlier one.
   void restart();
   /// Members that hold a lease beyond its time.
@@ -163,7 +178,23 @@ class MailboxPolicy {
   void rest(const WaitingLine::Waiter& waiter);
   void end_rest();
   std::optional<HandOut> serve(const WaitingLine::Waiter& waiter, int64_t now_ns);
+  std::optional<HandOut> hand_out_to_idle(int64_t now_ns);
   void begin_order();
+  void count_places();
+  /// Takes a lease that is over from its trainer, which goes on with the next one it holds.
+  void end_lease(int trainer, MicroBatchId id, int64_t now_ns);
+
+  // --- looking ahead, in mailbox_look_ahead.cc
+  int64_t left_of_step() const {
+    return open_->count - computed_ - static_cast<int64_t>(leases_.outstanding());
+  }
+  /// A trainer that holds something looks for more.
+  void look_ahead(int trainer);
+  const WaitingLine::Waiter* next_ahead() const;
+  /// The fullest home, if it has more tickets than trainers of its own; else none.
+  std::optional<int> home_to_spare() const;
+  bool may_hold(const WaitingLine::Waiter& waiter, const Ticket& ticket, int64_t now_ns) const;
+  std::optional<HandOut> hand_out_ahead(int64_t now_ns);
 
   Assignment assignment_;
   std::vector<int> members_;
@@ -179,9 +210,14 @@ class MailboxPolicy {
   int64_t present_ = 0, computed_ = 0;  // of the open step: not gone; computed
   std::vector<int64_t> next_in_order_;  // of each rank: the first index that it has not computed
 
+  HeldLeases held_;
   WaitingLine line_;
   NumberSet ready_;                         // queues with a waiter and a ticket for it
   NumberMap<WaitingLine::Waiter> resting_;  // who had better not take any more of this step
+  WaitingLine ahead_;                       // who computes and would hold more
+  NumberSet ahead_ready_;                   // queues with one of them and a ticket for it
+  NumberMap<WaitingLine::Waiter> places_;   // of each member that has been idle
+  NumberMap<int64_t> served_at_;            // members by the queue that they are served from
   TrainerPace pace_;
   int64_t membership_ = 0;
   int64_t group_ = 0;             // of LastHandedOut

@@ -56,12 +56,14 @@ void OccupationClock::begin_job(double now) {
   in_job_ = true;
 }
 
-void OccupationClock::end_job(double seconds, Occupation reason, double now) {
+void OccupationClock::end_job(double seconds, double fetch_seconds, Occupation reason, double now) {
   if (!in_job_) return;  // Its worker was lost and is known anew.
   const double held = std::max(0.0, now - since_);
   const double computed = std::clamp(seconds, 0.0, held);
   seconds_[Occupation::kCompute] += computed;
-  seconds_[reason] += held - computed;
+  const double fetched = std::clamp(fetch_seconds, 0.0, held - computed);
+  seconds_[Occupation::kFeatures] += fetched;
+  seconds_[reason] += held - computed - fetched;
   in_job_ = false;
   occupation_ = Occupation::kIdle;
   since_ = now;

@@ -50,9 +50,10 @@ class OccupationClock {
 
   /// From now on the worker does `next`; what it did before ends.
   void enter(Occupation next, double now);
-  /// A job of the worker's, which began with begin_job(), is over: it ran for `seconds`, and for
-  /// the rest of the time it waited for `reason`. The worker is idle from now on.
-  void end_job(double seconds, Occupation reason, double now);
+  /// A job of the worker's, which began with begin_job(), is over: it ran for `seconds`, waited
+  /// `fetch_seconds` for features, and for the rest of the time for `reason`. The worker is idle
+  /// from now on.
+  void end_job(double seconds, double fetch_seconds, Occupation reason, double now);
   void begin_job(double now);
 
   bool in_job() const { return in_job_; }

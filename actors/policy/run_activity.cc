@@ -1,6 +1,7 @@
 #include "actors/policy/run_activity.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace percheron {
 namespace {
@@ -13,9 +14,10 @@ void place(std::vector<Worker>& workers, const std::vector<std::string>& devices
     workers[i].device = devices[i];
   }
   for (Worker& worker : workers) {
-    worker.clock.end_job(0, Occupation::kIdle, now);
+    worker.clock.end_job(0, 0, Occupation::kIdle, now);
     worker.clock.enter(Occupation::kIdle, now);
     worker.away = false;
+    worker.ahead_bytes.clear();
   }
 }
 
@@ -23,8 +25,10 @@ template <class Worker>
 std::vector<WorkerActivity> activities(const std::vector<Worker>& workers, double now) {
   std::vector<WorkerActivity> result;
   for (const Worker& worker : workers) {
-    result.push_back({worker.device, worker.clock.occupation(), worker.clock.seconds(now),
-                      worker.micro_batches, worker.tokens, worker.samples});
+    result.push_back(
+        {worker.device, worker.clock.occupation(), worker.clock.seconds(now), worker.micro_batches,
+         worker.tokens, worker.samples, static_cast<int64_t>(worker.ahead_bytes.size()),
+         std::accumulate(worker.ahead_bytes.begin(), worker.ahead_bytes.end(), uint64_t{0})});
   }
   return result;
 }
@@ -73,10 +77,13 @@ void RunActivity::begin(const RunLayout& layout) {
   window_.assign(1, totals(now));
 }
 
-void RunActivity::settle(Worker& worker, int64_t tokens, int64_t samples, double seconds,
-                         Occupation reason, double now) {
+void RunActivity::settle(Worker& worker, const Settled& work, Occupation reason, double now) {
   if (worker.away) return;
-  worker.clock.end_job(seconds, reason, now);
+  worker.clock.end_job(work.seconds, work.fetch_seconds, reason, now);
+  count(worker, work.tokens, work.samples);
+}
+
+void RunActivity::count(Worker& worker, int64_t tokens, int64_t samples) {
   ++worker.micro_batches;
   worker.tokens += tokens;
   worker.samples += samples;
@@ -85,13 +92,14 @@ void RunActivity::settle(Worker& worker, int64_t tokens, int64_t samples, double
 // What was given to a worker that died, or before the run went back, is never settled.
 void RunActivity::wait(Worker& worker, Occupation why, double now) {
   if (worker.away) return;
-  worker.clock.end_job(0, Occupation::kIdle, now);
+  worker.clock.end_job(0, 0, Occupation::kIdle, now);
   worker.clock.enter(why, now);
+  worker.ahead_bytes.clear();
 }
 
 void RunActivity::begin_job(Worker& worker, double now) {
   if (worker.away) return;
-  worker.clock.end_job(0, Occupation::kIdle, now);
+  worker.clock.end_job(0, 0, Occupation::kIdle, now);
   worker.clock.begin_job(now);
 }
 
@@ -113,7 +121,7 @@ void RunActivity::target_settled(int target, int64_t tokens, int64_t samples, do
   const std::lock_guard lock(mutex_);
   Worker& worker = targets_.at(static_cast<size_t>(target));
   const double now = this->now();
-  settle(worker, tokens, samples, seconds, Occupation::kDevice, now);
+  settle(worker, {tokens, samples, seconds}, Occupation::kDevice, now);
   if (worker.away || worker.clock.in_job()) return;
   if (more) {
     begin_job(worker, now);
@@ -163,21 +171,55 @@ void RunActivity::tell_trainers(double now) {
   }
 }
 
-void RunActivity::trainer_leased(int trainer, std::optional<int> victim) {
+void RunActivity::trainer_leased_ahead(int trainer, std::optional<int> victim, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  begin_job(trainers_.at(static_cast<size_t>(trainer)), now());
+  Worker& holder = trainers_.at(static_cast<size_t>(trainer));
+  if (!holder.away) holder.ahead_bytes.push_back(bytes);
   if (victim) ++kept_.steals[{trainer, *victim}];
 }
 
-void RunActivity::trainer_settled(int trainer, int64_t tokens, int64_t samples, double seconds) {
+void RunActivity::trainer_gave_up(int trainer, bool holds_others) {
+  const std::lock_guard lock(mutex_);
+  Worker& worker = trainers_.at(static_cast<size_t>(trainer));
+  if (!worker.ahead_bytes.empty()) worker.ahead_bytes.pop_front();
+  if (!holds_others) wait(worker, trainers_wait_for_, now());
+}
+
+void RunActivity::trainer_worked_in_vain(int trainer, int64_t tokens, int64_t samples) {
+  const std::lock_guard lock(mutex_);
+  Worker& worker = trainers_.at(static_cast<size_t>(trainer));
+  if (!worker.away) count(worker, tokens, samples);
+}
+
+void RunActivity::trainer_leased(int trainer, std::optional<int> victim) {
+  const std::lock_guard lock(mutex_);
+  Worker& worker = trainers_.at(static_cast<size_t>(trainer));
+  worker.ahead_bytes.clear();
+  begin_job(worker, now());
+  if (victim) ++kept_.steals[{trainer, *victim}];
+}
+
+void RunActivity::trainer_settled(int trainer, int64_t tokens, int64_t samples, double seconds,
+                                  double fetch_seconds) {
   const std::lock_guard lock(mutex_);
   const double now = this->now();
   const Occupation reason = kept_.phase.evaluating ? Occupation::kEvaluation
                             : kept_.phase.copying  ? Occupation::kCheckpoint
                                                    : Occupation::kDevice;
   Worker& settled = trainers_.at(static_cast<size_t>(trainer));
-  settle(settled, tokens, samples, seconds, reason, now);
-  if (!settled.away && !settled.clock.in_job()) settled.clock.enter(trainers_wait_for_, now);
+  settle(settled, {tokens, samples, seconds, fetch_seconds}, reason, now);
+  if (settled.away || settled.clock.in_job()) return;
+  if (settled.ahead_bytes.empty()) return settled.clock.enter(trainers_wait_for_, now);
+  settled.ahead_bytes.pop_front();
+  begin_job(settled, now);
+}
+
+void RunActivity::trainers_hold_nothing() {
+  const std::lock_guard lock(mutex_);
+  const double now = this->now();
+  for (Worker& trainer : trainers_) {
+    if (trainer.clock.in_job()) wait(trainer, trainers_wait_for_, now);
+  }
 }
 
 void RunActivity::trainer_waits(int trainer) {

@@ -76,6 +76,8 @@ struct WorkerActivity {
   Occupation now = Occupation::kIdle;
   OccupationSeconds seconds;
   int64_t micro_batches = 0, tokens = 0, samples = 0;
+  int64_t ahead = 0;         // micro-batches that a trainer holds beside the one that it is at
+  uint64_t ahead_bytes = 0;  // of their features
 };
 
 /// Everything that is counted of a run while it goes on, at one moment. Counts go on from the
@@ -128,7 +130,17 @@ class RunActivity {
   // The mailbox.
   /// `victim`: the home that the ticket was stolen from.
   void trainer_leased(int trainer, std::optional<int> victim);
-  void trainer_settled(int trainer, int64_t tokens, int64_t samples, double seconds);
+  /// The same beside what the trainer is at; `bytes` are those of the features.
+  void trainer_leased_ahead(int trainer, std::optional<int> victim, uint64_t bytes);
+  /// `fetch_seconds`: in which the trainer waited for the features of this one.
+  void trainer_settled(int trainer, int64_t tokens, int64_t samples, double seconds,
+                       double fetch_seconds = 0);
+  /// A lease of a trainer is over without being computed.
+  void trainer_gave_up(int trainer, bool holds_others);
+  /// It has computed what was taken from it meanwhile.
+  void trainer_worked_in_vain(int trainer, int64_t tokens, int64_t samples);
+  /// What the trainers held was taken from all of them.
+  void trainers_hold_nothing();
   /// It has nothing to do. Work that it was given before and did not settle counts no more.
   void trainer_waits(int trainer);
   /// What has changed: `homes` are only those that did.
@@ -161,6 +173,7 @@ class RunActivity {
     int64_t micro_batches = 0, tokens = 0, samples = 0;
     bool away = false;                     // lost, and not restarted yet
     Occupation after = Occupation::kIdle;  // a target's, once it has settled all that it has
+    std::deque<uint64_t> ahead_bytes{};    // of each that a trainer holds ahead
   };
   struct Totals {
     double time = 0;
@@ -170,8 +183,12 @@ class RunActivity {
 
   Worker& worker(WorkerKind kind, int number);
   double now() const { return static_cast<double>(clock_.monotonic_ns()) * 1e-9; }
-  static void settle(Worker& worker, int64_t tokens, int64_t samples, double seconds,
-                     Occupation reason, double now);
+  struct Settled {
+    int64_t tokens = 0, samples = 0;
+    double seconds = 0, fetch_seconds = 0;
+  };
+  static void settle(Worker& worker, const Settled& work, Occupation reason, double now);
+  static void count(Worker& worker, int64_t tokens, int64_t samples);
   /// The worker is idle because of `why`, or has a job; what it had before is over.
   static void wait(Worker& worker, Occupation why, double now);
   static void begin_job(Worker& worker, double now);

@@ -5,7 +5,10 @@
 namespace percheron {
 
 void TrainerPace::regroup(const std::vector<int>& members) {
-  for (auto& [number, trainer] : trainers_) trainer.since = -1;
+  for (auto& [number, trainer] : trainers_) {
+    trainer.since = -1;
+    trainer.held = 0;
+  }
   members_.clear();
   for (int member : members) members_.push_back(&trainers_[member]);
   unknown_ = static_cast<size_t>(
@@ -13,7 +16,10 @@ void TrainerPace::regroup(const std::vector<int>& members) {
   left_ = -1;
 }
 
-void TrainerPace::begins(int trainer, int64_t now_ns) { trainers_[trainer].since = now_ns; }
+void TrainerPace::takes(int trainer, int64_t now_ns) {
+  Trainer& t = trainers_[trainer];
+  if (t.held++ == 0) t.since = now_ns;
+}
 
 void TrainerPace::ends(int trainer, int64_t now_ns) {
   Trainer& t = trainers_[trainer];
@@ -32,7 +38,11 @@ void TrainerPace::ends(int trainer, int64_t now_ns) {
   t.pace = *middle;
 }
 
-void TrainerPace::drops(int trainer) { trainers_[trainer].since = -1; }
+void TrainerPace::holds(int trainer, size_t micro_batches, int64_t now_ns) {
+  Trainer& t = trainers_[trainer];
+  t.held = micro_batches;
+  t.since = micro_batches > 0 && now_ns > 0 ? now_ns : -1;
+}
 
 int64_t TrainerPace::pace_ns(int trainer) const {
   const auto known = trainers_.find(trainer);
@@ -40,10 +50,12 @@ int64_t TrainerPace::pace_ns(int trainer) const {
 }
 
 int64_t TrainerPace::free_at(const Trainer& trainer, int64_t now_ns) {
-  if (trainer.since < 0) return now_ns;
+  if (trainer.held == 0) return now_ns;
+  const int64_t ahead = static_cast<int64_t>(trainer.held - 1) * trainer.pace;
+  if (trainer.since < 0) return now_ns + trainer.pace + ahead;
   const int64_t due = trainer.since + trainer.pace;
   // Who is late is expected to be as late again.
-  return due >= now_ns ? due : now_ns + (now_ns - due);
+  return ahead + (due >= now_ns ? due : now_ns + (now_ns - due));
 }
 
 bool TrainerPace::refresh(int64_t left, int64_t now_ns) {
@@ -90,8 +102,10 @@ int64_t TrainerPace::earliest_end(int64_t left, int64_t now_ns) {
 
 bool TrainerPace::too_late(int trainer, int64_t now_ns) const {
   if (left_ < 0 || unknown_ > 0) return false;
+  const auto known = trainers_.find(trainer);
+  if (known == trainers_.end()) return false;
   // Less than a quarter of a micro-batch is not worth an idle trainer: no pace is known so well.
-  return now_ns + pace_ns(trainer) > end_ns_ + fastest_ / 4;
+  return free_at(known->second, now_ns) + known->second.pace > end_ns_ + fastest_ / 4;
 }
 
 }  // namespace percheron

@@ -9,10 +9,10 @@
 
 namespace percheron {
 
-/// How long each trainer takes for a micro-batch, from the hand-out to the answer, and when a step
-/// could end at best. A trainer that would end its next micro-batch only after that had better
-/// leave it to the others: a slow one that takes the last micro-batch holds up all of them.
-/// Times in nanoseconds.
+/// How long each trainer takes for a micro-batch, from the hand-out or the answer to the one before
+/// to the answer, and when a step could end at best. A trainer that would end its next micro-batch
+/// only after that had better leave it to the others: a slow one that takes the last micro-batch
+/// holds up all of them. Times in nanoseconds.
 class TrainerPace {
  public:
   /// A trainer's pace is the median of so many micro-batches, so that one pause does not count.
@@ -24,11 +24,13 @@ class TrainerPace {
   void regroup(const std::vector<int>& members);
   void begin_step() { left_ = -1; }
 
-  void begins(int trainer, int64_t now_ns);
+  /// It is given a micro-batch, which it computes after those that it holds already.
+  void takes(int trainer, int64_t now_ns);
   /// Its micro-batch is computed.
   void ends(int trainer, int64_t now_ns);
-  /// Its micro-batch was taken away, or could not be computed.
-  void drops(int trainer);
+  /// From now on it holds so many, and is at the first of them. Without the time of day that one is
+  /// not measured.
+  void holds(int trainer, size_t micro_batches, int64_t now_ns);
 
   /// Works out when the step can end, if that may have changed much; false if it has not. `left`
   /// micro-batches of it have no owner yet. Costs O(members) at most about log2(micro-batches)
@@ -37,6 +39,7 @@ class TrainerPace {
   /// What the trainer takes now would be ended by others sooner. Never while some pace is unknown.
   bool too_late(int trainer, int64_t now_ns) const;
 
+  bool all_known() const { return unknown_ == 0; }
   /// 0 = unknown.
   int64_t pace_ns(int trainer) const;
   /// Trainers that were looked at by refresh(), for tests of what it costs.
@@ -48,7 +51,8 @@ class TrainerPace {
     size_t known = 0;                           // of them
     size_t next = 0;
     int64_t pace = 0;    // 0 = unknown
-    int64_t since = -1;  // when it was given what it computes; -1 = nothing
+    int64_t since = -1;  // when it began, or was given, what it computes; -1 = nothing, or unknown
+    size_t held = 0;     // micro-batches, with that one
   };
 
   /// When a trainer can begin another one.

@@ -17,6 +17,8 @@ class ForwardingTrainer : public StepTrainer {
   Result<StepSums> add(Context& context, const Features& features) override {
     return inner_->add(context, features);
   }
+  bool prepares() const override { return inner_->prepares(); }
+  Status prepare(FeaturesPtr features) override { return inner_->prepare(std::move(features)); }
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override {
     return inner_->collect(context, gradients);
   }

@@ -43,7 +43,9 @@ const std::vector<Shape>& shapes() {
                                           {3, 3, 3, 4, 4, kStealing, 3},
                                           {5, 3, 2, 1, 4, kFixed, 5},
                                           {5, 3, 2, 4, 0, proto::Mailbox::ROUND_ROBIN, 3},
-                                          {2, 3, 1, 5, 4, proto::Mailbox::PER_TRAINER_QUEUE, 4}};
+                                          {2, 3, 1, 5, 4, proto::Mailbox::PER_TRAINER_QUEUE, 4},
+                                          {4, 2, 2, 8, 0, kFixed, 2},
+                                          {3, 3, 3, 12, 0, kStealing, 2}};
   return list;
 }
 
@@ -70,6 +72,7 @@ SimulatedWorld world_of(uint64_t number) {
   SimulatedWorld world{setups[s], shapes()[s].nodes};
   world.seed = Random::keyed(kSeed, "world", number).next();
   world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
+  world.prefetch = number % 5;
   if (round == 0) return world;
   world.faults.deaths = 0.004;
   if (round % 3 == 0) return world;
@@ -125,6 +128,8 @@ TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhateverDiesAndComesBack) {
       {"checkpoints not written", all.unsaved},
       {"changes of members", all.membership_changes},
       {"rewinds", all.rewinds},
+      {"micro-batches held ahead", all.ahead},
+      {"unreadable features", all.unreadable},
       {"micro-batches computed again", all.recomputed},
       {"micro-batches handed out again", all.requeued},
       {"sums begun early", all.early_sums},
@@ -149,6 +154,7 @@ TEST(MembersSimulation, EveryStepKeepsItsMicroBatchesWhileWorkersAreAddedAndTake
       SimulatedWorld world{setup, shapes()[s].nodes};
       world.seed = Random::keyed(seed, "world", round).next();
       world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
+      world.prefetch = round % 4;
       world.faults.scales = 0.004;
       world.faults.deaths = round % 2 == 0 ? 0 : 0.002;
       world.faults.pauses = round % 3 == 0 ? 0.001 : 0;
@@ -197,6 +203,7 @@ TEST_P(CanaryTest, IsSeen) {
       SimulatedWorld world{setup, shapes()[s].nodes};
       world.seed = Random::keyed(4711, GetParam().name, round).next();
       world.bytes_max = static_cast<uint64_t>(shapes()[s].per_step) + round % 7;
+      world.prefetch = round % 4;
       world.faults.deaths = 0.004;
       world.faults.scales = GetParam().scales;
       if (GetParam().all_faults) {
@@ -239,9 +246,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "a target leaves with a micro-batch", false, 0.004},
         Planted{"EvaluationKeepsTheDead", Canary::kEvaluationKeepsTheDead,
                 "the evaluation of step"},
-        Planted{"MessagesOvertake", Canary::kMessagesOvertake, kStandsStill, true},
+        Planted{"MessagesOvertake", Canary::kMessagesOvertake, "adds micro-batch", true},
         Planted{"SecondConnectionIsNotNoticed", Canary::kSecondConnectionIsNotNoticed, kStandsStill,
                 true},
+        Planted{"OrderIsNotKept", Canary::kOrderIsNotKept, "adds micro-batch"},
         Planted{"FullDiskIsNotNoticed", Canary::kFullDiskIsNotNoticed,
                 "a checkpoint that was written is not there", true},
         Planted{"CheckpointIsWrittenInPlace", Canary::kCheckpointIsWrittenInPlace,

@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "tests/actors/forwarding_trainer.h"
+
 namespace percheron {
 namespace {
 
@@ -28,51 +30,43 @@ class Fate {
   std::shared_ptr<Death> death_;
 };
 
-class MortalTrainer final : public StepTrainer {
+class MortalTrainer final : public ForwardingTrainer {
  public:
   MortalTrainer(std::unique_ptr<StepTrainer> inner, Fate fate)
-      : inner_(std::move(inner)), fate_(std::move(fate)) {}
+      : ForwardingTrainer(std::move(inner)), fate_(std::move(fate)) {}
 
   Result<StepSums> add(Context& context, const Features& features) override {
     fate_.reach(Moment::kAdd);
-    return inner_->add(context, features);
+    return ForwardingTrainer::add(context, features);
   }
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override {
     fate_.reach(Moment::kCollect);
-    return inner_->collect(context, gradients);
+    return ForwardingTrainer::collect(context, gradients);
   }
   Status reduce(Stream& stream, DeviceCollective& collective, int64_t attempt) override {
     fate_.reach(Moment::kReduce);
-    return inner_->reduce(stream, collective, attempt);
+    return ForwardingTrainer::reduce(stream, collective, attempt);
   }
-  const StepSums& sums() const override { return inner_->sums(); }
-  void discard(Context& context) override { inner_->discard(context); }
   Result<AppliedStep> apply(Context& context, const std::vector<float>* gradients,
                             const StepSums& total, int64_t step) override {
     fate_.reach(Moment::kApply);
-    return inner_->apply(context, gradients, total, step);
+    return ForwardingTrainer::apply(context, gradients, total, step);
   }
   Result<AppliedStep> apply_reduced(Context& context, const StepSums& total,
                                     int64_t step) override {
     fate_.reach(Moment::kApply);
-    return inner_->apply_reduced(context, total, step);
+    return ForwardingTrainer::apply_reduced(context, total, step);
   }
-  Status restore(Context& context, const std::map<std::string, ConstTensorView>& masters,
-                 const OptimizerState& optimizer) override {
-    return inner_->restore(context, masters, optimizer);
-  }
-  Result<uint32_t> checksum(Context& context) override { return inner_->checksum(context); }
   Result<TrainerSnapshot> snapshot(Context& context, int64_t step) override {
     fate_.reach(Moment::kSnapshot);
-    return inner_->snapshot(context, step);
+    return ForwardingTrainer::snapshot(context, step);
   }
   Result<WalkCounts> evaluate(Context& context, const Features& features) override {
     fate_.reach(Moment::kEvaluate);
-    return inner_->evaluate(context, features);
+    return ForwardingTrainer::evaluate(context, features);
   }
 
  private:
-  std::unique_ptr<StepTrainer> inner_;
   Fate fate_;
 };
 

@@ -76,6 +76,43 @@ TEST_F(RunActivityTest, ATrainersTimeGoesToItsCause) {
   EXPECT_EQ(activity.snapshot().trainers[0].samples, 4);
 }
 
+// A trainer that computes while the features of another micro-batch come does not wait for them.
+TEST_F(RunActivityTest, OnlyATrainerWithNothingToComputeWaitsForFeatures) {
+  activity.phase(phase(RunPhase::Step::kComputing));
+  activity.trainer_leased(0, std::nullopt);
+  activity.trainer_leased_ahead(0, 1, 300);
+  activity.trainer_leased_ahead(0, 1, 20);
+  EXPECT_EQ(activity.snapshot().trainers[0].ahead, 2);
+  EXPECT_EQ(activity.snapshot().trainers[0].ahead_bytes, 320u);
+  clock.advance(3);
+  activity.trainer_settled(0, 10, 1, 2, 1);  // The first waited for its features.
+  EXPECT_EQ(activity.snapshot().trainers[0].ahead_bytes, 20u);
+  clock.advance(2);
+  activity.trainer_settled(0, 10, 1, 2, 0);
+  clock.advance(4);
+  activity.trainer_settled(0, 10, 1, 2, 1.5);
+  activity.trainer_waits(0);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kCompute), 6);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kFeatures), 2.5);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kDevice), 0.5);
+  EXPECT_EQ(activity.snapshot().trainers[0].ahead, 0);
+  EXPECT_EQ((activity.snapshot().steals.at({0, 1})), 2);
+  activity.trainer_leased(0, std::nullopt);
+  activity.trainer_leased_ahead(0, std::nullopt, 5);
+  activity.trainers_hold_nothing();
+  clock.advance(1);
+  activity.trainer_worked_in_vain(0, 10, 1);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kStepEnd), 1) << "it was taken from it";
+  EXPECT_EQ(activity.snapshot().trainers[0].micro_batches, 4);
+  activity.trainer_leased(0, std::nullopt);
+  activity.trainer_leased_ahead(0, std::nullopt, 5);
+  activity.trainer_gave_up(0, true);
+  EXPECT_EQ(activity.snapshot().trainers[0].ahead, 0);
+  activity.trainer_gave_up(0, false);
+  clock.advance(1);
+  EXPECT_DOUBLE_EQ(trainer(0, Occupation::kStepEnd), 2);
+}
+
 // A dead worker computes nothing and waits for nothing; what was its is handed out again.
 TEST_F(RunActivityTest, ALostWorkerIsIdleUntilItIsRestarted) {
   activity.phase(phase(RunPhase::Step::kComputing));

@@ -155,6 +155,29 @@ TEST(LeaseWatch, AnUpdateThatDoesNotEndIsNoticedBesideMicroBatches) {
   EXPECT_THAT(overdue_until(leases, 2000, 4000), IsEmpty());
 }
 
+TEST(LeaseWatch, WhatIsHeldAheadIsMeasuredFromTheBeginningOfItsComputation) {
+  LeaseWatch leases(600);
+  leases.leased(WorkerKind::kTrainer, 1, {0, 5}, 0);
+  leases.leased_ahead(1, {0, 6}, 0);
+  leases.leased_ahead(1, {0, 7}, 0);
+  leases.settled(WorkerKind::kTrainer, 1, {0, 5}, 500);
+  EXPECT_THAT(overdue_until(leases, 0, 1099), IsEmpty()) << "6 was begun at 500";
+  leases.settled(WorkerKind::kTrainer, 1, {0, 6}, 1099);
+  EXPECT_THAT(overdue_until(leases, 1099, 1698), IsEmpty());
+  EXPECT_THAT(overdue_until(leases, 1698, 1699), ElementsAre(101)) << "7";
+  leases.leased(WorkerKind::kTrainer, 2, {0, 8}, 1700);
+  leases.leased_ahead(2, {0, 9}, 1700);
+  leases.settled(WorkerKind::kTrainer, 2, {0, 9}, 2000);  // It could not be read, but its device works.
+  EXPECT_THAT(overdue_until(leases, 1700, 2599), IsEmpty());
+  leases.settled(WorkerKind::kTrainer, 2, {0, 8}, 2599);
+  EXPECT_THAT(overdue_until(leases, 2599, 4000), IsEmpty()) << "it holds nothing";
+  leases.leased(WorkerKind::kTrainer, 3, {0, 10}, 4000);
+  leases.leased_ahead(3, {0, 11}, 4000);
+  leases.leased(WorkerKind::kTrainer, 3, {0, 12}, 4000);  // The others were taken from it.
+  leases.settled(WorkerKind::kTrainer, 3, {0, 12}, 4001);
+  EXPECT_THAT(overdue_until(leases, 4000, 6000), IsEmpty());
+}
+
 TEST(LeaseWatch, NoTimeMeansForEver) {
   LeaseWatch leases(0);
   leases.leased(WorkerKind::kTarget, 0, {0, 0}, 0);

@@ -38,6 +38,8 @@ void SimulatedOutcome::add_before(const SimulatedOutcome& before) {
   refused += before.refused;
   early_sums += before.early_sums;
   taken_back += before.taken_back;
+  ahead += before.ahead;
+  unreadable += before.unreadable;
   rewinds += before.rewinds;
   membership_changes += before.membership_changes;
   recomputed += before.recomputed;
@@ -54,7 +56,7 @@ Simulation::Simulation(const SimulatedWorld& world, SimulatedDisk& disk, uint64_
       held_out_(setup_.data.held_out ? 5 : 0),
       held_out_left_(held_out_),
       sampler_([this] { return next_unit(); }, credits_, 0),
-      mailbox_(setup_.assignment, numbers(setup_.placement.trainers.size()), 0),
+      mailbox_(setup_.assignment, numbers(setup_.placement.trainers.size()), 0, world.prefetch),
       targets_(setup_.placement.targets.size()),
       trainers_(setup_.placement.trainers.size()),
       asking_(target_nodes()),
@@ -96,7 +98,7 @@ SimulatedOutcome Simulation::run() {
     (void)targets_[t].flow.ask();
     to_sampler("target" + std::to_string(t), [this, t] { target_idle(static_cast<int>(t)); });
   }
-  for (const Trainer& trainer : trainers_) idle(trainer);
+  for (const Trainer& trainer : trainers_) begin(trainer);
   const std::function<void()> tick = [this, &tick] {
     supervisor_->tick(0);
     if (!supervisor_->finished()) network_.after(100, tick);
@@ -141,6 +143,18 @@ Sums Simulation::planned(int64_t step) const {
   return sums;
 }
 
+std::string difference(const Parameters& parameters, const Parameters& expected) {
+  std::string text = fmt::format(": of {} steps", parameters.size());
+  for (size_t step = 0; step < std::min(parameters.size(), expected.size()); ++step) {
+    for (const auto& [id, times] : expected[step]) {
+      const auto added = parameters[step].find(id);
+      const int found = added == parameters[step].end() ? 0 : added->second;
+      if (found != times) text += fmt::format(", ({}, {}) {} times", id.epoch, id.index, found);
+    }
+  }
+  return text;
+}
+
 // Invariants 1, 3, 5 and 8: every member's parameters contain exactly the planned steps.
 void Simulation::check_step(const StepReport& report) {
   outcome_.steps = report.step;
@@ -149,8 +163,8 @@ void Simulation::check_step(const StepReport& report) {
   for (const Trainer& trainer : trainers_) {
     if (!trainer.alive || !trainer.member || trainer.given_up || trainer.place.ends) continue;
     if (trainer.parameters != expected) {
-      violate(fmt::format("trainer {} has other parameters than planned after step {}",
-                          trainer.number, report.step));
+      violate(fmt::format("trainer {} has other parameters than planned after step {}{}",
+                          trainer.number, report.step, difference(trainer.parameters, expected)));
     }
   }
 }

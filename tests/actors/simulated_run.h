@@ -29,6 +29,7 @@ enum class Canary {
   kEvaluationKeepsTheDead,        // the share of a dead trainer is waited for
   kMessagesOvertake,              // between the same two ends
   kSecondConnectionIsNotNoticed,  // a worker that was started anew is taken for the old one
+  kOrderIsNotKept,                // where it counts, what is fetched first is computed first
   kFullDiskIsNotNoticed,          // a checkpoint counts though it could not be written
   kCheckpointIsWrittenInPlace,    // so that a crash leaves half of it
   kEarlySumsStand,  // what a trainer put in for the others counts though more was to come
@@ -51,6 +52,7 @@ struct SimulatedWorld {
   std::shared_ptr<const RunSetup> setup;
   int nodes = 1;              // workers are spread over them in turn
   uint64_t bytes_max = 1000;  // of features on a node; every micro-batch has one byte
+  uint64_t prefetch = 0;      // micro-batches that a trainer may hold ahead
   SimulatedFaults faults = {};
   uint64_t seed = 1;
   Canary canary = Canary::kNone;
@@ -71,6 +73,8 @@ struct SimulatedOutcome {
   int64_t early_sums = 0;  // that a trainer had put in before the step was computed
   int64_t taken_back = 0;  // of those, before the step was computed: more was to come
   int64_t refused = 0;     // newcomers whose parameters were other than the members'
+  int64_t ahead = 0;       // micro-batches that a trainer held while it computed another
+  int64_t unreadable = 0;  // whose features were gone
   RunSummary summary;      // of the last life
 
   /// What the life before has seen.

@@ -17,6 +17,7 @@
 #include "actors/policy/mailbox_policy.h"
 #include "actors/policy/sampler_policy.h"
 #include "actors/policy/target_flow.h"
+#include "actors/policy/trainer_leases.h"
 #include "actors/run_supervisor.h"
 #include "base/random.h"
 #include "tests/actors/simulated_disk.h"
@@ -214,12 +215,13 @@ class Simulation final : public RunOrders, public RunObserver {
     bool given_up = false;  // while it still works
     Place place = {};
     int64_t membership = 0;
+    TrainerLeases leases;
+    std::optional<MicroBatchId> last_added;  // to these sums, where the order counts
     Sums sums;
     Parameters parameters;
     int64_t busy_until = 0;
     std::optional<Sums> reduced;
-    int64_t under_way = 0;                  // micro-batches of its membership
-    std::optional<int64_t> last_of;         // the step whose last ones they are
+    std::optional<int64_t> last_of;         // the step whose last ones it has
     std::optional<StepOfSums> put_in = {};  // what it has begun to sum with the others
   };
   struct Target {
@@ -310,22 +312,16 @@ class Simulation final : public RunOrders, public RunObserver {
   void unreadable(int trainer, MicroBatchId id, int64_t lease);
   void commit_in_mailbox(int64_t step);
   void regroup_mailbox(const Trainers& members, int64_t membership);
-  void send_work(int trainer, MicroBatchId id, bool leased, int64_t membership) {
+  void send_work(int trainer, MicroBatchId id, bool leased, int64_t membership,
+                 bool ahead = false) {
     to_supervisor("mailbox", [=, this] {
-      supervisor_->trainer_work({trainer, id, leased, 1, 1, 0.001, mailbox_.steals(), membership});
+      supervisor_->trainer_work(
+          {trainer, id, leased, 1, 1, 0.001, mailbox_.steals(), membership, ahead});
     });
   }
 
   // --- trainers
-  /// Drops the sums of the membership before, after the work that is under way and adds to them.
-  void begin_anew(Trainer& me, int64_t membership) {
-    if (membership <= me.membership) return;
-    me.membership = membership;
-    me.under_way = 0;
-    take_back(me);
-    if (world_.canary == Canary::kPartialSumsAreKept) return;
-    work(me, 1, [](Trainer& trainer) { trainer.sums.clear(); });
-  }
+  void begin_anew(Trainer& me, int64_t membership);
   /// What was put in for the open step counts no more.
   void take_back(Trainer& me) {
     outcome_.taken_back += me.put_in ? 1 : 0;
@@ -333,16 +329,18 @@ class Simulation final : public RunOrders, public RunObserver {
     me.last_of.reset();
   }
   void last_handed_out(Trainer& me, int64_t step, int64_t membership);
-  void put_in(Trainer& me);
-  void train(Trainer& me, const Work& work, int64_t membership);
-  void add(Trainer& me, const Work& work, int64_t membership);
+  void put_in_later(Trainer& me);
+  void train(Trainer& me, const Work& work, int64_t membership, bool in_order);
+  void give_up(Trainer& me, const TrainerLease& lease);
+  void go_on(Trainer& me);
+  void add(Trainer& me, const TrainerLease& lease);
   void reduce(Trainer& me, int64_t step, int64_t membership);
   void apply(Trainer& me, int64_t step, int64_t round);
   void take_snapshot(Trainer& me, int64_t step);
   void write_snapshot(int trainer, int64_t life, bool elsewhere, const RunProgress& progress);
   void report_checkpoint(int64_t step, const Result<std::string>& path);
   void restore(Trainer& me, int64_t step, const std::string& path, int64_t round);
-  void idle(const Trainer& me) {
+  void begin(const Trainer& me) {
     to_mailbox(name(me.number),
                [this, number = me.number] { wait_in_line(number), pump_mailbox(); });
   }

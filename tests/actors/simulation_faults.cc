@@ -106,10 +106,11 @@ void Simulation::begin_life(WorkerKind kind, int number) {
   trainer.alive = true;
   ++trainer.life;
   trainer.sums.clear();
+  trainer.last_added.reset();
+  trainer.leases = TrainerLeases();
   trainer.reduced.reset();
   trainer.put_in.reset();
   trainer.last_of.reset();
-  trainer.under_way = 0;
   trainer.membership = 0;
   trainer.member = trainer.given_up = false;
   const bool skip = world_.canary == Canary::kNewcomerIsNotRestored ||

@@ -87,6 +87,7 @@ void Simulation::produced(int target, const Production& production) {
     ticket.step = production.unit.step;
     ticket.node = ticket.home = node_of(target);
     ticket.target = target;
+    ticket.bytes = 1;
     to_mailbox("sampler", [this, ticket] {
       if (mailbox_.put(ticket) == MailboxPolicy::Put::kDuplicate) violate("a ticket comes twice");
       pump_mailbox();
@@ -188,8 +189,11 @@ void Simulation::pump_mailbox() {
     const int trainer = next->trainer;
     const Work work = next->work;
     const int64_t membership = mailbox_.membership();
-    send_work(trainer, work.ticket.id, true, membership);
-    to_trainer("mailbox", trainer, [=, this](Trainer& me) { train(me, work, membership); });
+    const bool in_order = mailbox_.in_order();
+    outcome_.ahead += work.ahead ? 1 : 0;
+    send_work(trainer, work.ticket.id, true, membership, work.ahead);
+    to_trainer("mailbox", trainer,
+               [=, this](Trainer& me) { train(me, work, membership, in_order); });
   }
   const auto last = mailbox_.take_last_handed_out();
   if (!last) return;
@@ -211,6 +215,7 @@ void Simulation::computed(int trainer, MicroBatchId id, int64_t lease) {
     }
   }
   send_work(trainer, id, false, counts ? mailbox_.membership() : -1);
+  pump_mailbox();
   if (!counts || !mailbox_.step_computed()) return;
   const int64_t step = mailbox_.open()->step, membership = mailbox_.membership();
   if (world_.canary == Canary::kFeaturesGoBeforeTheCommit) {
@@ -220,7 +225,8 @@ void Simulation::computed(int trainer, MicroBatchId id, int64_t lease) {
 }
 
 void Simulation::unreadable(int trainer, MicroBatchId id, int64_t lease) {
-  if (!mailbox_.unreadable(id, trainer, lease)) return;
+  if (!mailbox_.unreadable(id, trainer, lease, clock_.now)) return;
+  ++outcome_.unreadable;
   if (world_.nodes == 1) violate("features that are needed are not in the only store");
   send_work(trainer, id, false, mailbox_.membership());
   produce_again({id});

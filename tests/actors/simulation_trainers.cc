@@ -21,34 +21,65 @@ void Simulation::regroup(const Trainers& members, int64_t membership) {
   }
 }
 
-void Simulation::train(Trainer& me, const Work& leased, int64_t membership) {
-  const bool old_counts = world_.canary == Canary::kOldTicketIsComputed;
-  if (membership < me.membership && !old_counts) return idle(me);
-  begin_anew(me, membership);
-  if (me.last_of == leased.ticket.step) take_back(me);
-  ++me.under_way;
-  // The features come from elsewhere, while the trainer does other things.
-  if_alive(clock_.now + network_.delay(20), me, [=, this](Trainer& trainer) {
-    if (membership != trainer.membership && !old_counts) return idle(trainer);
-    add(trainer, leased, membership);
+// Drops what it holds of the membership before, and its sums after the work that is under way and
+// adds to them.
+void Simulation::begin_anew(Trainer& me, int64_t membership) {
+  if (membership <= me.membership) return;
+  me.membership = membership;
+  take_back(me);
+  if (world_.canary != Canary::kOldTicketIsComputed) me.leases.regroup(membership);
+  if (world_.canary == Canary::kPartialSumsAreKept) return;
+  work(me, 1, [](Trainer& trainer) {
+    trainer.sums.clear();
+    trainer.last_added.reset();
   });
 }
 
-void Simulation::add(Trainer& me, const Work& leased, int64_t membership) {
-  const bool readable = store_.count(leased.ticket.id) != 0;
-  work(me, 40, [this, leased, readable, membership, life = me.life](Trainer& trainer) {
-    const MicroBatchId id = leased.ticket.id;
+void Simulation::train(Trainer& me, const Work& leased, int64_t membership, bool in_order) {
+  begin_anew(me, membership);
+  const bool old_counts = world_.canary == Canary::kOldTicketIsComputed;
+  const bool keeps_order = in_order && world_.canary != Canary::kOrderIsNotKept;
+  const TrainerLease lease{leased.ticket.id, leased.lease, old_counts ? 0 : membership,
+                           keeps_order};
+  if (!me.leases.add(lease)) return;
+  if (me.last_of == leased.ticket.step) take_back(me);
+  // The features come from elsewhere, while the trainer does other things.
+  if_alive(clock_.now + network_.delay(60), me, [=, this](Trainer& trainer) {
+    if (store_.count(lease.id) == 0) return give_up(trainer, lease);
+    if (trainer.leases.fetched(lease.token)) go_on(trainer);
+  });
+}
+
+void Simulation::give_up(Trainer& me, const TrainerLease& lease) {
+  if (!me.leases.unreadable(lease.token)) return;
+  to_mailbox(name(me.number),
+             [=, this, number = me.number] { unreadable(number, lease.id, lease.token); });
+  go_on(me);
+  put_in_later(me);
+}
+
+void Simulation::go_on(Trainer& me) {
+  if (const auto lease = me.leases.begin()) add(me, *lease);
+}
+
+void Simulation::add(Trainer& me, const TrainerLease& lease) {
+  work(me, 40, [this, lease, life = me.life](Trainer& trainer) {
+    const MicroBatchId id = lease.id;
     const int number = trainer.number;
-    if (readable) ++trainer.sums[id];
+    ++trainer.sums[id];
+    if (setup_.assignment == Assignment::kFixed && trainer.last_added && id < *trainer.last_added) {
+      violate(fmt::format("trainer {} adds micro-batch {} behind {}", number, id.index,
+                          trainer.last_added->index));
+    }
+    trainer.last_added = id;
     to_mailbox(name(number), [=, this] {
       const Trainer& now = trainers_[static_cast<size_t>(number)];
       outcome_.late_words += !now.alive || now.life != life ? 1 : 0;
-      readable ? computed(number, id, leased.lease) : unreadable(number, id, leased.lease);
+      computed(number, id, lease.token);
     });
-    idle(trainer);
-    if (membership != trainer.membership) return;  // What is added is about to be dropped.
-    --trainer.under_way;
-    put_in(trainer);
+    trainer.leases.done();
+    go_on(trainer);
+    put_in_later(trainer);
   });
 }
 
@@ -57,12 +88,16 @@ void Simulation::last_handed_out(Trainer& me, int64_t step, int64_t membership) 
   if (membership < me.membership) return;
   begin_anew(me, membership);
   me.last_of = step;
-  work(me, 1, [this](Trainer& trainer) { put_in(trainer); });
+  put_in_later(me);
 }
 
-void Simulation::put_in(Trainer& me) {
-  if (!me.last_of || me.under_way > 0 || (me.put_in && me.put_in->step == *me.last_of)) return;
-  me.put_in = StepOfSums{*me.last_of, me.sums};
+// Behind what is under way. Not before the sums of another membership are dropped.
+void Simulation::put_in_later(Trainer& me) {
+  work(me, 1, [membership = me.membership](Trainer& trainer) {
+    if (membership != trainer.membership || !trainer.last_of || !trainer.leases.idle()) return;
+    if (trainer.put_in && trainer.put_in->step == *trainer.last_of) return;
+    trainer.put_in = StepOfSums{*trainer.last_of, trainer.sums};
+  });
 }
 
 void Simulation::reduce(Trainer& me, int64_t step, int64_t membership) {
@@ -106,6 +141,7 @@ void Simulation::apply(Trainer& me, int64_t step, int64_t round) {
     if (!trainer.reduced) return violate("a trainer applies what it has not reduced");
     trainer.parameters.push_back(*std::exchange(trainer.reduced, std::nullopt));
     trainer.sums.clear();
+    trainer.last_added.reset();
     AppliedReport report;
     report.trainer = trainer.number;
     report.round = round;
@@ -213,6 +249,7 @@ void Simulation::restore(Trainer& me, int64_t step, const std::string& path, int
       checksum = checksum_of(saved->parameters);
       if (!skip) trainer.parameters = saved->parameters;
       trainer.sums.clear();
+      trainer.last_added.reset();
       trainer.reduced.reset();
       if (world_.canary != Canary::kChecksumIsNotCompared)
         checksum = checksum_of(trainer.parameters);

@@ -14,6 +14,7 @@
 #include "actors/policy/mailbox_policy.h"
 #include "actors/policy/sampler_policy.h"
 #include "actors/policy/step_ledger.h"
+#include "actors/policy/trainer_leases.h"
 #include "actors/policy/worker_roll.h"
 #include "base/random.h"
 
@@ -66,8 +67,9 @@ class Run {
             static_cast<uint64_t>(topology.per_step * topology.steps_in_memory))),
         idle_targets_(nodes_of(topology.targets)),
         sampler_([this] { return next_unit(); }, credits_, 0),
-        mailbox_(assignment, first_numbers(topology.trainers.size()), 0),
+        mailbox_(assignment, first_numbers(topology.trainers.size()), 0, topology.prefetch),
         ledger_(first_numbers(topology.trainers.size()), 0),
+        trainers_(topology.trainers.size()),
         busy_ns_(topology.trainers.size()) {
     outcome_.trained.resize(topology.trainers.size());
   }
@@ -94,6 +96,16 @@ class Run {
     bool operator<(const Event& other) const {
       return std::pair(time, order) > std::pair(other.time, other.order);
     }
+  };
+
+  struct Given {
+    Work work;
+    int64_t takes = 0;
+  };
+  struct Trainer {
+    TrainerLeases leases;
+    std::map<int64_t, Given> given;  // by lease
+    int64_t link_free = 0;
   };
 
   int node_count() const {
@@ -138,6 +150,7 @@ class Run {
     ticket.node = topology_.targets[static_cast<size_t>(target)].node;
     ticket.home = homes_.of_target(target);
     ticket.target = target;
+    ticket.bytes = 1;
     mailbox_.put(ticket);
     idle_targets_.add(target);
     pump_sampler();
@@ -156,19 +169,40 @@ class Run {
       const int trainer = next->trainer;
       const Work work = next->work;
       const Topology::Place& place = topology_.trainers[static_cast<size_t>(trainer)];
-      const bool here = work.ticket.node == place.node;
-      const int64_t computes = time_of(place);
-      const int64_t begins = topology_.latency_ns + (here ? 0 : topology_.fetch_ns);
-      after(begins + computes, [=, this] { computed(trainer, work, computes); });
+      const Given given{work, time_of(place)};
+      after(topology_.latency_ns, [=, this] { fetch(trainer, given); });
     }
   }
+  // A trainer's link carries one micro-batch after the other.
+  void fetch(int trainer, const Given& given) {
+    Trainer& me = trainers_[static_cast<size_t>(trainer)];
+    const Work& work = given.work;
+    me.leases.add({work.ticket.id, work.lease, 0, mailbox_.in_order()});
+    me.given[work.lease] = given;
+    const int node = topology_.trainers[static_cast<size_t>(trainer)].node;
+    const bool here = work.ticket.node == node;
+    me.link_free = std::max(now_, me.link_free) + (here ? 0 : topology_.fetch_ns);
+    after((here ? now_ : me.link_free) - now_, [=, this] {
+      trainers_[static_cast<size_t>(trainer)].leases.fetched(work.lease);
+      compute(trainer);
+    });
+  }
+  void compute(int trainer) {
+    Trainer& me = trainers_[static_cast<size_t>(trainer)];
+    const auto lease = me.leases.begin();
+    if (!lease) return;
+    const Given given = me.given.extract(lease->token).mapped();
+    after(given.takes, [=, this] { computed(trainer, given.work, given.takes); });
+  }
   void computed(int trainer, const Work& work, int64_t takes) {
+    Trainer& me = trainers_[static_cast<size_t>(trainer)];
+    me.leases.done();
     busy(trainer, takes);
     ++outcome_.trained[static_cast<size_t>(trainer)];
+    compute(trainer);
     after(topology_.latency_ns, [=, this] {
       mailbox_.computed(work.ticket.id, trainer, work.lease, now_);
       if (!sums_.insert(work.ticket.id.index).second) whole_ = false;
-      mailbox_.wait(trainer, homes_.of_trainer(trainer));
       if (mailbox_.step_computed()) {
         reduce();
       } else {
@@ -246,6 +280,7 @@ class Run {
   int64_t now_ = 0, order_ = 0, measured_from_ = 0;
   std::set<int64_t> sums_;
   bool whole_ = true;
+  std::vector<Trainer> trainers_;
   std::vector<int64_t> busy_ns_;
   TopologyOutcome outcome_;
 };
@@ -293,6 +328,15 @@ Topology heterogeneous() {
   topology.trainers.insert(topology.trainers.end(), 2, {1, 130 * kMillisecond});
   topology.trainers.insert(topology.trainers.end(), 2, {2, 320 * kMillisecond});
   topology.per_step = 128;
+  return topology;
+}
+
+Topology features_from_afar() {
+  Topology topology;
+  topology.name = "features from afar, 3 trainers";
+  topology.targets.assign(4, {0, 110 * kMillisecond});
+  for (int node = 1; node <= 3; ++node) topology.trainers.push_back({node, 100 * kMillisecond});
+  topology.fetch_ns = 100 * kMillisecond;
   return topology;
 }
 

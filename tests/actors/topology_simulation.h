@@ -21,7 +21,8 @@ struct Topology {
   int64_t reduce_ns = 20'000'000;  // of the sums of a step, once all trainers have begun
   int64_t apply_ns = 5'000'000;
   int64_t latency_ns = 200'000;  // of a message between a worker and the run's supervisor
-  int64_t fetch_ns = 4'000'000;  // until features of another node are there
+  int64_t fetch_ns = 4'000'000;  // of a trainer's link, for features of another node
+  uint64_t prefetch = 4;         // micro-batches that a trainer may hold ahead
   double spread = 0.1;           // a micro-batch takes its time * (1 +- spread), evenly
   int64_t steps_in_memory = 2;   // features that a node has room for
   uint64_t seed = 1;
@@ -54,6 +55,9 @@ Topology balanced_four_on_two();
 Topology one_trainer_slow();
 /// Trainers and targets of several kinds of machines.
 Topology heterogeneous();
+/// Features are made on one machine, and a trainer on each of three others takes as long to fetch
+/// those of a micro-batch as to compute it.
+Topology features_from_afar();
 /// So many machines with a target and a trainer each; every tenth trainer is half as fast, others
 /// differ by up to a fifth.
 Topology many_nodes(int nodes);

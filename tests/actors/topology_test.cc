@@ -44,6 +44,29 @@ TEST(Topology, MachinesOfSeveralKindsReach95PercentOfTheIdeal) {
   EXPECT_GE(run(heterogeneous()).share_of_ideal, 0.95);
 }
 
+// The link of a trainer takes as long as its device: by turns it reaches half of the rate.
+TEST(Topology, FeaturesFromAfarAreFetchedWhileOthersAreComputed) {
+  Topology topology = features_from_afar();
+  topology.prefetch = 0;
+  EXPECT_LT(run(topology).share_of_ideal, 0.5);
+  for (uint64_t ahead : {1, 4}) {
+    topology.prefetch = ahead;
+    EXPECT_GT(run(topology).share_of_ideal, 0.85);
+  }
+}
+
+TEST(Topology, LookingAheadHoldsUpNobody) {
+  for (Topology topology : {five_on_three(), balanced_four_on_two(), one_trainer_slow(),
+                            heterogeneous(), many_nodes(60)}) {
+    topology.prefetch = 0;
+    const double without = run(topology).share_of_ideal;
+    for (uint64_t ahead : {1, 2, 4, 8}) {
+      topology.prefetch = ahead;
+      EXPECT_GT(run(topology).share_of_ideal, without - 0.01) << topology.name << " " << ahead;
+    }
+  }
+}
+
 TEST(Topology, ManyMachinesReach95PercentOfTheIdeal) {
   EXPECT_GE(run(many_nodes(60)).share_of_ideal, 0.95);
 }

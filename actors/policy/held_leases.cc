@@ -1,0 +1,41 @@
+#include "actors/policy/held_leases.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace percheron {
+
+void HeldLeases::add(int trainer, MicroBatchId id, uint64_t bytes) {
+  held_[trainer].push_back({id, bytes});
+}
+
+void HeldLeases::remove(int trainer, MicroBatchId id) {
+  std::vector<Held>& leases = held_.at(trainer);
+  std::erase_if(leases, [id](const Held& lease) { return lease.id == id; });
+  if (leases.empty()) held_.erase(trainer);
+}
+
+size_t HeldLeases::count(int trainer) const {
+  const auto held = held_.find(trainer);
+  return held == held_.end() ? 0 : held->second.size();
+}
+
+bool HeldLeases::has_room(int trainer, uint64_t bytes) const {
+  const auto held = held_.find(trainer);
+  if (!looks_ahead() || held == held_.end()) return false;
+  const std::vector<Held>& leases = held->second;
+  if (leases.size() == 1) return true;
+  if (leases.size() > kAheadMax) return false;
+  uint64_t ahead = bytes;
+  for (size_t i = 1; i < leases.size(); ++i) ahead += leases[i].bytes;
+  return ahead <= ahead_bytes_max_;
+}
+
+bool HeldLeases::is_before_all(int trainer, MicroBatchId id) const {
+  const auto held = held_.find(trainer);
+  return held != held_.end() &&
+         std::ranges::all_of(held->second, [id](const Held& lease) { return id < lease.id; });
+}
+
+}  // namespace percheron
