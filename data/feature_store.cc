@@ -68,19 +68,19 @@ bool FeatureStore::in_open_step(MicroBatchId id) const {
          id.index < open_first_.index + open_count_;
 }
 
-size_t FeatureStore::open_bytes() const {
-  size_t bytes = 0;
-  for (auto entry = entries_.lower_bound(open_first_);
-       entry != entries_.end() && in_open_step(entry->first); ++entry) {
-    bytes += entry->second.bytes;
-  }
-  return bytes;
+void FeatureStore::count_open(MicroBatchId id, size_t before, size_t now) {
+  if (in_open_step(id)) open_bytes_ = open_bytes_ - before + now;
 }
 
 void FeatureStore::open_step(MicroBatchId first, int64_t count) {
   const std::lock_guard lock(ledger_->mutex);
   open_first_ = first;
   open_count_ = count;
+  open_bytes_ = 0;
+  for (auto entry = entries_.lower_bound(first);
+       entry != entries_.end() && in_open_step(entry->first); ++entry) {
+    open_bytes_ += entry->second.bytes;
+  }
 }
 
 Status FeatureStore::try_reserve(MicroBatchId id, size_t bytes) {
@@ -93,7 +93,7 @@ Status FeatureStore::try_reserve(MicroBatchId id, size_t bytes) {
   size_t room = limits_.bytes_max - used;
   if (!in_open_step(id)) {
     const size_t later_max = limits_.bytes_max - limits_.step_bytes_max;
-    const size_t later_used = used - open_bytes();
+    const size_t later_used = used - open_bytes_;
     room = std::min(room, later_max - std::min(later_max, later_used));
   }
   if (bytes > room) {
@@ -103,6 +103,7 @@ Status FeatureStore::try_reserve(MicroBatchId id, size_t bytes) {
                               format_bytes(limits_.bytes_max) + " are free for it now");
   }
   entries_[id].bytes = bytes;
+  count_open(id, 0, bytes);
   counters.reserved_bytes += bytes;
   ledger_->check(limits_);
   return ok_status();
@@ -129,6 +130,7 @@ Status FeatureStore::publish(FeaturesPtr features) {
   ++counters.published_total;
   const Features* raw = features.get();
   const auto lease = std::make_shared<Lease>(ledger_, std::move(features), bytes);
+  count_open(id, entry->second.bytes, bytes);
   entry->second = {bytes, FeaturesPtr(lease, raw)};
   ledger_->check(limits_);
   return ok_status();
@@ -144,6 +146,7 @@ void FeatureStore::erase(std::map<MicroBatchId, Entry>::iterator entry,
                          std::vector<FeaturesPtr>& dropped) {
   FeatureStoreCounters& counters = ledger_->counters;
   const size_t bytes = entry->second.bytes;
+  count_open(entry->first, bytes, 0);
   if (entry->second.features == nullptr) {
     counters.reserved_bytes -= bytes;
   } else {

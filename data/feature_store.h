@@ -79,7 +79,8 @@ class FeatureStore {
 
   explicit FeatureStore(const FeatureStoreLimits& limits);
   bool in_open_step(MicroBatchId id) const;
-  size_t open_bytes() const;
+  /// The bytes of an entry change from `before` to `now`.
+  void count_open(MicroBatchId id, size_t before, size_t now);
   void erase(std::map<MicroBatchId, Entry>::iterator entry, std::vector<FeaturesPtr>& dropped);
 
   const FeatureStoreLimits limits_;
@@ -88,6 +89,7 @@ class FeatureStore {
   std::map<MicroBatchId, Entry> entries_;  // guarded by the ledger's mutex
   MicroBatchId open_first_;
   int64_t open_count_ = 0;
+  size_t open_bytes_ = 0;  // of the entries of the open step
 };
 
 }  // namespace percheron

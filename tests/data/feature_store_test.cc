@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <thread>
 #include <vector>
 
@@ -125,6 +126,50 @@ TEST(FeatureStore, AnyOpenStepFindsRoomWhateverCameBefore) {
         }
       }
       store->release_step({0, s * step}, step);
+    }
+  }
+}
+
+// The room for a later step, worked out anew from all that is there, whatever came before.
+TEST(FeatureStore, KnowsTheRoomOfLaterStepsAfterAnyHistory) {
+  constexpr size_t kMax = 12 * 64, kStep = 4 * 64;
+  for (uint64_t world = 0; world < 50; ++world) {
+    SCOPED_TRACE(world);
+    Random random = Random::keyed(3, "room", world);
+    const auto store = std::move(FeatureStore::make({kMax * kBytes, kStep * kBytes})).value();
+    std::map<MicroBatchId, size_t> held;
+    MicroBatchId open;
+    store->open_step(open, 4);
+    for (int move = 0; move < 400; ++move) {
+      const MicroBatchId id{0, static_cast<int64_t>(random.below(24))};
+      const bool of_open = open.index <= id.index && id.index < open.index + 4;
+      const size_t bytes = (1 + random.below(64)) * kBytes;
+      switch (random.below(5)) {
+        case 0:
+          open.index = static_cast<int64_t>(random.below(20));
+          store->open_step(open, 4);
+          continue;
+        case 1:
+          store->release(id);
+          held.erase(id);
+          continue;
+        case 2:  // It takes less than was reserved.
+          if (held.count(id) != 0 && store->publish(make_features(id, 10)).ok()) {
+            held[id] = kBytes;
+          }
+          continue;
+        default: break;
+      }
+      if (held.count(id) != 0) continue;
+      size_t all = 0, later = 0;
+      for (const auto& [other, its_bytes] : held) {
+        all += its_bytes;
+        later += open.index <= other.index && other.index < open.index + 4 ? 0 : its_bytes;
+      }
+      const bool fits =
+          all + bytes <= kMax * kBytes && (of_open || later + bytes <= (kMax - kStep) * kBytes);
+      ASSERT_EQ(store->try_reserve(id, bytes).ok(), fits) << "move " << move;
+      if (fits) held[id] = bytes;
     }
   }
 }
