@@ -162,13 +162,13 @@ class Mailbox {
   }
 
   void tell() {
-    MailboxState changed;
+    changed_.homes.clear();
     for (const auto& [home, queue] : policy_.take_changed_queues()) {
-      changed.homes[home] = {queue.tickets, queue.bytes};
+      changed_.homes.push_back({home, {queue.tickets, queue.bytes}});
     }
-    changed.queued_later = policy_.queued_later();
-    changed.features_late = policy_.tickets_missing();
-    activity_.mailbox(changed);
+    changed_.queued_later = policy_.queued_later();
+    changed_.features_late = policy_.tickets_missing();
+    activity_.mailbox(changed_);
   }
 
   caf::event_based_actor* self_;
@@ -179,6 +179,7 @@ class Mailbox {
   const bool features_are_here_;  // all of them, so that none can be lost
   const bool sums_begin_early_;   // the members sum between their devices
   MailboxPolicy policy_;
+  MailboxChange changed_;  // for tell(), which is called for every message
   int64_t rewinds_ = 0;
 };
 

@@ -107,8 +107,8 @@ void RunSupervisor::target_work(int target, MicroBatchId id, bool leased, int64_
                                 double seconds) {
   touch();
   Worker& worker = targets_[target];
-  if (leased) return worker.takes(id, now());
-  worker.settles(id, true, now());
+  if (leased) return worker.takes(id, last_word_);
+  worker.settles(id, true, last_word_);
   meter_.target_worked(tokens, seconds);
 }
 
@@ -120,10 +120,10 @@ void RunSupervisor::trainer_work(const TrainerReport& report) {
   Worker& trainer = trainers_[report.trainer];
   EpochTermination& termination = epoch(report.id.epoch);
   if (report.leased) {
-    trainer.takes(report.id, now());
+    trainer.takes(report.id, last_word_);
     termination.leased();
   } else {
-    trainer.settles(report.id, false, now());
+    trainer.settles(report.id, false, last_word_);
     termination.settled();
     ++trainer.micro_batches;
     step_samples_ += report.samples;

@@ -11,6 +11,7 @@
 #include "actors/observer.h"
 #include "actors/policy/epoch_termination.h"
 #include "actors/policy/join_round.h"
+#include "actors/policy/number_map.h"
 #include "actors/policy/run_activity.h"
 #include "actors/policy/run_schedule.h"
 #include "actors/policy/step_ledger.h"
@@ -275,7 +276,7 @@ class RunSupervisor {
   std::vector<AppliedReport> applied_;  // of the step that is being applied
   std::optional<PendingCheckpoint> checkpoint_;
   std::optional<PendingEvaluation> evaluation_;
-  std::map<int, Worker> targets_, trainers_;
+  NumberMap<Worker> targets_, trainers_;
 
   bool held_out_ready_ = false;
   bool stopping_ = false, finished_ = false;

@@ -77,7 +77,7 @@ std::string RunSupervisor::where(int64_t step) const {
 std::string RunSupervisor::standstill() const {
   std::string text = fmt::format("no word from anyone for {} at {}",
                                  format_duration(now() - last_word_), where(ledger_.step()));
-  const auto add_workers = [&](WorkerKind kind, const std::map<int, Worker>& workers) {
+  const auto add_workers = [&](WorkerKind kind, const NumberMap<Worker>& workers) {
     for (const auto& [number, worker] : workers) {
       if (worker.holds.empty()) continue;
       text += fmt::format(

@@ -50,6 +50,7 @@ void MailboxPolicy::begin_order() {
 std::vector<Ticket> MailboxPolicy::commit_step() {
   PERCHERON_CHECK(step_computed(), "only a computed step is committed");
   std::vector<Ticket> freed;
+  freed.reserve(static_cast<size_t>(open_->count));
   for (int64_t index = open_->first; index < open_->first + open_->count; ++index) {
     const auto entry = entries_.find({open_->epoch, index});
     if (!entry->second.features_gone) freed.push_back(entry->second.ticket);
@@ -431,16 +432,16 @@ std::map<int, MailboxPolicy::Queue> MailboxPolicy::queues() const {
   return queues;
 }
 
-std::vector<std::pair<int, MailboxPolicy::Queue>> MailboxPolicy::take_changed_queues() {
-  std::vector<std::pair<int, Queue>> queues;
+const std::vector<std::pair<int, MailboxPolicy::Queue>>& MailboxPolicy::take_changed_queues() {
+  told_.clear();
   for (int number : changed_) {
     const auto tickets = queues_.find(number);
-    Queue& queue = queues.emplace_back(number, Queue{}).second;
+    Queue& queue = told_.emplace_back(number, Queue{}).second;
     if (tickets == queues_.end()) continue;
     queue = {static_cast<int64_t>(tickets->second.ids.size()), tickets->second.bytes};
   }
   changed_.clear();
-  return queues;
+  return told_;
 }
 
 }  // namespace percheron

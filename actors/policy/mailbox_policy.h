@@ -123,8 +123,8 @@ class MailboxPolicy {
     uint64_t bytes = 0;  // of their features
   };
   std::map<int, Queue> queues() const;
-  /// Those that changed since the last call of this, as they are now.
-  std::vector<std::pair<int, Queue>> take_changed_queues();
+  /// Those that changed since the last call of this, as they are now; valid until the next call.
+  const std::vector<std::pair<int, Queue>>& take_changed_queues();
   /// Queued tickets of steps that are not open.
   size_t queued_later() const { return queued_ - queued_open_; }
   /// Of the open step some micro-batch has no ticket yet.
@@ -204,8 +204,9 @@ class MailboxPolicy {
   MicroBatchId committed_before_{0, 0};  // every micro-batch before this one is committed
   MicroBatchMap<Entry> entries_;
   NumberMap<Tickets> queues_;
-  LargestCount fullest_;  // of the queues' tickets of the open step
-  NumberSet changed_;     // queues, for take_changed_queues()
+  LargestCount fullest_;                     // of the queues' tickets of the open step
+  NumberSet changed_;                        // queues, for take_changed_queues()
+  std::vector<std::pair<int, Queue>> told_;  // its answer
   size_t queued_ = 0, queued_open_ = 0;
   int64_t present_ = 0, computed_ = 0;  // of the open step: not gone; computed
   std::vector<int64_t> next_in_order_;  // of each rank: the first index that it has not computed

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
-#include <deque>
 #include <iterator>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "actors/policy/number_set.h"
 #include "base/check.h"
@@ -30,7 +32,7 @@ class NumberMap {
 
     Iterator() = default;
     Iterator(Map* map, NumberSet::const_iterator number) : map_(map), number_(number) {}
-    Value& operator*() const { return map_->values_[static_cast<size_t>(*number_)]; }
+    Value& operator*() const { return map_->place_of(*number_); }
     Value* operator->() const { return &**this; }
     Iterator& operator++() {
       ++number_;
@@ -63,33 +65,41 @@ class NumberMap {
   const_iterator find(int number) const { return {this, numbers_.find(number)}; }
   T& at(int number) {
     PERCHERON_CHECK(count(number) != 0, "what is asked for by number is there");
-    return values_[static_cast<size_t>(number)].second;
+    return place_of(number).second;
   }
   const T& at(int number) const { return const_cast<NumberMap*>(this)->at(number); }
 
   /// The value of `number`, which is T() if it was not there.
   T& operator[](int number) {
-    if (numbers_.insert(number)) make(number) = T();
-    return values_[static_cast<size_t>(number)].second;
+    return numbers_.insert(number) ? make(number, T()) : place_of(number).second;
   }
   /// No effect, and false, if it is there.
   std::pair<iterator, bool> emplace(int number, const T& value) {
     const bool is_new = numbers_.insert(number);
-    if (is_new) make(number) = value;
+    if (is_new) make(number, value);
     return {find(number), is_new};
   }
   size_t erase(int number) { return numbers_.erase(number); }
   void clear() { numbers_.clear(); }
 
  private:
-  T& make(int number) {
+  static constexpr size_t kPage = 64;
+  using Page = std::array<value_type, kPage>;
+
+  value_type& place_of(int number) const {
     const auto place = static_cast<size_t>(number);
-    while (values_.size() <= place) values_.emplace_back(static_cast<int>(values_.size()), T());
-    return values_[place].second;
+    return (*pages_[place / kPage])[place % kPage];
+  }
+  T& make(int number, T value) {
+    while (pages_.size() <= static_cast<size_t>(number) / kPage) {
+      pages_.push_back(std::make_unique<Page>());
+    }
+    place_of(number) = {number, std::move(value)};
+    return place_of(number).second;
   }
 
   NumberSet numbers_;
-  std::deque<value_type> values_;  // of every number up to the largest that ever was there
+  std::vector<std::unique_ptr<Page>> pages_;  // up to the largest number that ever was there
 };
 
 }  // namespace percheron

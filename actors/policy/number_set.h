@@ -16,6 +16,9 @@ namespace percheron {
 /// lines.
 class NumberSet {
  public:
+  /// The largest number: no run has as many of anything.
+  static constexpr int kLargest = (1 << 20) - 1;
+
   class const_iterator {
    public:
     using iterator_category = std::forward_iterator_tag;
@@ -55,9 +58,9 @@ class NumberSet {
   const_iterator begin() const { return {this, first_from(0)}; }
   const_iterator end() const { return {this, kNone}; }
 
-  /// number >= 0. False if it is there already.
+  /// 0 <= number <= kLargest. False if it is there already.
   bool insert(int number) {
-    PERCHERON_CHECK(number >= 0, "workers, nodes and homes are counted from 0");
+    PERCHERON_CHECK(0 <= number && number <= kLargest, "workers, nodes and homes are counted");
     const size_t word = word_of(number);
     if (word >= words_.size()) {
       words_.resize(word + 1);

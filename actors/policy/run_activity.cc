@@ -68,6 +68,7 @@ void RunActivity::begin(const RunLayout& layout) {
     return std::ranges::count(layout.trainer_devices, device) > 0;
   });
   kept_.mailbox = {};
+  homes_.clear();
   kept_.in_flight.clear();
   kept_.phase = {};
   quarantined_before_ = 0;
@@ -227,9 +228,9 @@ void RunActivity::trainer_waits(int trainer) {
   wait(trainers_.at(static_cast<size_t>(trainer)), trainers_wait_for_, now());
 }
 
-void RunActivity::mailbox(const MailboxState& changed) {
+void RunActivity::mailbox(const MailboxChange& changed) {
   const std::lock_guard lock(mutex_);
-  for (const auto& [home, queue] : changed.homes) kept_.mailbox.homes[home] = queue;
+  for (const auto& [home, queue] : changed.homes) homes_[home] = queue;
   kept_.mailbox.queued_later = changed.queued_later;
   kept_.mailbox.features_late = changed.features_late;
   tell_trainers(now());
@@ -345,6 +346,7 @@ RunActivitySnapshot RunActivity::snapshot() const {
   const std::lock_guard lock(mutex_);
   const double now = this->now();
   RunActivitySnapshot snapshot = kept_;
+  for (const auto& [home, queue] : homes_) snapshot.mailbox.homes.emplace(home, queue);
   snapshot.targets = activities(targets_, now);
   snapshot.trainers = activities(trainers_, now);
   snapshot.silent_seconds = now - seen_;

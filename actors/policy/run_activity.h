@@ -13,6 +13,7 @@
 
 #include "actors/policy/bottleneck.h"
 #include "actors/policy/duration_histogram.h"
+#include "actors/policy/number_map.h"
 #include "actors/policy/occupation.h"
 #include "actors/policy/worker_roll.h"
 #include "base/clock.h"
@@ -55,6 +56,13 @@ struct MailboxState {
   std::map<int, HomeQueue> homes;
   size_t queued_later = 0;     // tickets of steps that are not open yet
   bool features_late = false;  // of the open step some are not made yet
+};
+
+/// What has changed of it: only homes that did, the rest as it is now.
+struct MailboxChange {
+  std::vector<std::pair<int, HomeQueue>> homes;
+  size_t queued_later = 0;
+  bool features_late = false;
 };
 
 /// Features of one node in memory and beside it.
@@ -143,8 +151,7 @@ class RunActivity {
   void trainers_hold_nothing();
   /// It has nothing to do. Work that it was given before and did not settle counts no more.
   void trainer_waits(int trainer);
-  /// What has changed: `homes` are only those that did.
-  void mailbox(const MailboxState& changed);
+  void mailbox(const MailboxChange& changed);
 
   // The supervisor.
   void phase(const RunPhase& phase);
@@ -205,6 +212,7 @@ class RunActivity {
   std::vector<Worker> targets_, trainers_;
   bool shared_device_ = false;
   Occupation trainers_wait_for_ = Occupation::kIdle;  // the idle ones
+  NumberMap<HomeQueue> homes_;                        // of the mailbox
   RunActivitySnapshot kept_;  // all but what is worked out when it is asked for
   double phase_since_ = 0, seen_ = 0;
   int64_t quarantined_before_ = 0;  // in this run, by its last word

@@ -27,7 +27,7 @@ class RunActivityTest : public testing::Test {
     return activity.snapshot().targets.at(0).seconds[occupation];
   }
   void features_late(bool late) {
-    MailboxState state;
+    MailboxChange state;
     state.features_late = late;
     activity.mailbox(state);
   }
@@ -37,7 +37,7 @@ class RunActivityTest : public testing::Test {
 };
 
 TEST_F(RunActivityTest, HomesOfWhichNothingIsSaidStayAsTheyWere) {
-  MailboxState news;
+  MailboxChange news;
   news.homes = {{0, {3, 30}}, {1, {1, 10}}};
   activity.mailbox(news);
   news.homes = {{1, {0, 0}}};
