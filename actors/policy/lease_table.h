@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <vector>
 
 #include "actors/policy/micro_batch_map.h"
+#include "actors/policy/number_map.h"
 #include "data/micro_batch.h"
 
 namespace percheron {
@@ -54,7 +54,7 @@ class LeaseTable {
   /// One lease of an owner is over.
   void ended(int owner) {
     const auto held = held_.find(owner);
-    if (--held->second == 0) held_.erase(held);
+    if (--held->second == 0) held_.erase(owner);
   }
   bool is_over(const Lease& lease, int64_t now_ns) const {
     return ttl_ns_ > 0 && lease.deadline_ns <= now_ns;
@@ -63,7 +63,7 @@ class LeaseTable {
   int64_t ttl_ns_;
   int64_t next_token_ = 1;
   MicroBatchMap<Lease> leases_;
-  std::map<int, size_t> held_;  // leases by owner; none 0
+  NumberMap<size_t> held_;  // leases by owner; none 0
 };
 
 }  // namespace percheron
