@@ -142,7 +142,8 @@ PolicyCost measure_policies(int nodes) {
       mailbox.wait(done.trainer, done.trainer);
       mailbox.take_changed_queues();
     }
-    for (const Ticket& ticket : mailbox.commit_step()) sampler.freed(ticket.id);
+    const PlannedStep done = mailbox.commit_step();
+    for (int64_t i = 0; i < done.count; ++i) sampler.freed({done.epoch, done.first + i});
     ahead -= plan.micro_batches_per_step();
     sampler.set_open_step(step + 1);
     idle.room_changed();

@@ -24,12 +24,13 @@ void MailboxPolicy::open_step(const PlannedStep& range) {
   PERCHERON_CHECK(!open_, "one step is open at a time");
   open_ = range;
   committed_before_ = {range.epoch, range.first};
-  for (auto entry = entries_.lower_bound(committed_before_);
-       entry != entries_.end() && range.contains(entry->first); ++entry) {
+  // What is there of it waits in some queue: only tickets of an open step are ever handed out.
+  for (const auto& [queue, tickets] : queues_) {
     ++visited_;
-    if (entry->second.state == State::kGone) continue;
-    ++present_;
-    if (entry->second.state == State::kQueued) count_open(entry->second.queue, 1);
+    const int64_t open = tickets.ids.count_before({range.epoch, range.first + range.count});
+    if (open == 0) continue;
+    present_ += open;
+    count_open(queue, open);
   }
   told_handed_out_ = false;
   pace_.begin_step();
@@ -47,20 +48,15 @@ void MailboxPolicy::begin_order() {
   }
 }
 
-std::vector<Ticket> MailboxPolicy::commit_step() {
+PlannedStep MailboxPolicy::commit_step() {
   PERCHERON_CHECK(step_computed(), "only a computed step is committed");
-  std::vector<Ticket> freed;
-  freed.reserve(static_cast<size_t>(open_->count));
-  for (int64_t index = open_->first; index < open_->first + open_->count; ++index) {
-    const auto entry = entries_.find({open_->epoch, index});
-    if (!entry->second.features_gone) freed.push_back(entry->second.ticket);
-    entries_.erase(entry);
-  }
-  committed_before_ = {open_->epoch, open_->first + open_->count};
+  const PlannedStep done = *open_;
+  for (int64_t i = 0; i < done.count; ++i) entries_.erase({done.epoch, done.first + i});
+  committed_before_ = {done.epoch, done.first + done.count};
   open_.reset();
   present_ = computed_ = 0;
   end_rest();
-  return freed;
+  return done;
 }
 
 // --- tickets -------------------------------------------------------------------------------------

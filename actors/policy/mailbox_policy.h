@@ -90,9 +90,9 @@ class MailboxPolicy {
   std::optional<LastHandedOut> take_last_handed_out();
   /// All micro-batches of the open step are computed.
   bool step_computed() const { return open_ && computed_ == open_->count; }
-  /// Ends the open step, whose sums every member has applied or will; returns its tickets, whose
-  /// features may be freed.
-  std::vector<Ticket> commit_step();
+  /// Ends the open step, whose sums every member has applied or will, and returns it: the features
+  /// of its micro-batches may be freed.
+  PlannedStep commit_step();
 
   /// Others are members from now on: nothing computed in the open step counts, every lease ends,
   /// and who is no member waits no more.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "data/micro_batch.h"
@@ -18,6 +19,9 @@ class TicketQueue {
   const_iterator end() const { return ids_.end(); }
   size_t size() const { return static_cast<size_t>(end() - begin()); }
   bool empty() const { return begin() == end(); }
+  int64_t count_before(MicroBatchId id) const {
+    return std::lower_bound(begin(), end(), id) - begin();
+  }
 
   /// False if it is there already.
   bool insert(MicroBatchId id) {

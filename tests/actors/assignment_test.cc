@@ -118,7 +118,7 @@ TEST(Assignment, EveryAssignmentEndsAStepOfSeventeen) {
       drain(mailbox);
     }
     EXPECT_TRUE(mailbox.step_computed());
-    EXPECT_EQ(mailbox.commit_step().size(), 17u);
+    EXPECT_EQ(mailbox.commit_step().count, 17);
   }
 }
 

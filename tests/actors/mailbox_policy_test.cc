@@ -124,7 +124,7 @@ TEST(Mailbox, TicketsOfLaterStepsWait) {
   ASSERT_TRUE(work);
   EXPECT_TRUE(mailbox.computed({0, 0}, 0, work->lease));
   ASSERT_TRUE(mailbox.step_computed());
-  EXPECT_EQ(mailbox.commit_step().size(), 1u);
+  EXPECT_EQ(mailbox.commit_step().count, 1);
   mailbox.open_step({1, 0, 1, 1});
   EXPECT_EQ(mailbox.take(0, 0, 0)->ticket.id.index, 1);
 }

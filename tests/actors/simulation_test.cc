@@ -161,7 +161,8 @@ class Simulation {
     }
     ledger_.commit();
     for (int member : std::vector<int>(ledger_.members())) ledger_.applied(member, step.step);
-    for (const Ticket& ticket : mailbox_.commit_step()) sampler_.freed(ticket.id);
+    mailbox_.commit_step();
+    for (int64_t i = 0; i < step.count; ++i) sampler_.freed({step.epoch, step.first + i});
     sampler_.set_open_step(step.step + 1);
     idle_targets_.room_changed();
     epochs_.at(step.epoch).step_committed();

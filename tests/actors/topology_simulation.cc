@@ -232,7 +232,8 @@ class Run {
     whole_ = whole_ && static_cast<int64_t>(sums_.size()) == done.count &&
              *sums_.begin() == done.first && *sums_.rbegin() == done.first + done.count - 1;
     sums_.clear();
-    for (const Ticket& ticket : mailbox_.commit_step()) sampler_.freed(ticket.id);
+    mailbox_.commit_step();
+    for (int64_t i = 0; i < done.count; ++i) sampler_.freed({done.epoch, done.first + i});
     sampler_.set_open_step(done.step + 1);
     idle_targets_.room_changed();
     pump_sampler();
