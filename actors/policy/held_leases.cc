@@ -11,9 +11,7 @@ void HeldLeases::add(int trainer, MicroBatchId id, uint64_t bytes) {
 }
 
 void HeldLeases::remove(int trainer, MicroBatchId id) {
-  std::vector<Held>& leases = held_.at(trainer);
-  std::erase_if(leases, [id](const Held& lease) { return lease.id == id; });
-  if (leases.empty()) held_.erase(trainer);
+  std::erase_if(held_.at(trainer), [id](const Held& lease) { return lease.id == id; });
 }
 
 size_t HeldLeases::count(int trainer) const {
@@ -23,7 +21,7 @@ size_t HeldLeases::count(int trainer) const {
 
 bool HeldLeases::has_room(int trainer, uint64_t bytes) const {
   const auto held = held_.find(trainer);
-  if (!looks_ahead() || held == held_.end()) return false;
+  if (!looks_ahead() || held == held_.end() || held->second.empty()) return false;
   const std::vector<Held>& leases = held->second;
   if (leases.size() == 1) return true;
   if (leases.size() > kAheadMax) return false;
@@ -34,7 +32,7 @@ bool HeldLeases::has_room(int trainer, uint64_t bytes) const {
 
 bool HeldLeases::is_before_all(int trainer, MicroBatchId id) const {
   const auto held = held_.find(trainer);
-  return held != held_.end() &&
+  return held != held_.end() && !held->second.empty() &&
          std::ranges::all_of(held->second, [id](const Held& lease) { return id < lease.id; });
 }
 

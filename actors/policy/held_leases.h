@@ -26,7 +26,7 @@ class HeldLeases {
   void remove(int trainer, MicroBatchId id);
   void clear() { held_.clear(); }
 
-  bool holds_any(int trainer) const { return held_.count(trainer) != 0; }
+  bool holds_any(int trainer) const { return count(trainer) > 0; }
   size_t count(int trainer) const;
   /// May hold one more, of so many bytes, ahead of what it computes.
   bool has_room(int trainer, uint64_t bytes) const;
@@ -41,7 +41,7 @@ class HeldLeases {
   };
 
   const uint64_t ahead_bytes_max_;
-  NumberMap<std::vector<Held>> held_;  // none empty
+  NumberMap<std::vector<Held>> held_;  // an empty one keeps its memory
 };
 
 }  // namespace percheron
