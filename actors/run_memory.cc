@@ -21,9 +21,10 @@
 namespace percheron {
 namespace {
 
-/// Bytes that stay, and the most that is taken from an arena at a time.
+/// Bytes that stay, the most that is taken from an arena at a time, and those of the host that the
+/// device copies from and to.
 struct CountedBytes {
-  uint64_t kept = 0, scratch = 0;
+  uint64_t kept = 0, scratch = 0, pinned = 0;
 };
 
 /// A device that only counts, with what a Context needs.
@@ -43,7 +44,9 @@ class CountingDevice {
         new CountingDevice(std::move(device), std::move(scratch)));
   }
   Context& context() { return context_; }
-  CountedBytes counted() const { return {planned_bytes(*device_), arena_.bytes_peak()}; }
+  CountedBytes counted() const {
+    return {planned_bytes(*device_), arena_.bytes_peak(), planned_host_bytes(*device_)};
+  }
 
  private:
   CountingDevice(std::unique_ptr<Device> device, std::unique_ptr<Device> scratch)
@@ -240,6 +243,7 @@ Result<CountedBytes> KindCount::trainer(FileSystem& files, RunPlan& plan) {
   // States that are uploaded ahead.
   if (kind_ != DeviceKind::kCpu && setup_.config.mailbox().prefetch_bytes() > 0) {
     trainer_->kept += StateUpload::kMicroBatches * features_.hidden_states.size();
+    trainer_->pinned += StateUpload::kMicroBatches * features_.hidden_states.size();
   }
   return *trainer_;
 }
@@ -254,11 +258,16 @@ Status count_place(FileSystem& files, KindCount& count, RunPlan& plan, DevicePla
   } else if (place.borrows) {
     PERCHERON_ASSIGN_OR_RETURN(counted, count.lender());
   }
-  place.target_bytes = counted.kept;
+  const auto others = static_cast<uint64_t>(std::max(place.targets, 1) - 1);
+  // Further targets share the weights; their captures are as large on the device as where they are
+  // copied to.
+  place.target_bytes = counted.kept + others * counted.pinned;
+  place.pinned_bytes = counted.pinned * (others + 1);
   scratch = counted.scratch;
   if (place.trainers > 0) {
     PERCHERON_ASSIGN_OR_RETURN(counted, count.trainer(files, plan));
     place.trainer_bytes = counted.kept * static_cast<uint64_t>(place.trainers);
+    place.pinned_bytes += counted.pinned * static_cast<uint64_t>(place.trainers);
     // They take turns on the device's worker, and so in its scratch memory.
     scratch = std::max(scratch, counted.scratch);
   }

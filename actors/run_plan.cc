@@ -184,7 +184,7 @@ Status check_plan_fits(const RunPlan& plan, const MachineMemory& memory) {
 uint64_t RunPlan::host_bytes() const {
   uint64_t bytes = held_out_bytes + setup->step_bytes_max;
   for (const DevicePlan& device : devices) {
-    if (!has_own_memory(device.id)) bytes += device.bytes();
+    bytes += device.pinned_bytes + (has_own_memory(device.id) ? 0 : device.bytes());
   }
   return bytes;
 }
@@ -236,7 +236,8 @@ std::string RunPlan::text() const {
     text += fmt::format("{:<11} {} {}, {} trainer(s) {}, scratch {}{}\n", to_string(device.id),
                         targets, format_bytes(device.target_bytes), device.trainers,
                         format_bytes(device.trainer_bytes), format_bytes(device.scratch_bytes),
-                        cpu ? fmt::format("; {} thread(s)", setup->placement.threads) : "");
+                        cpu ? fmt::format("; {} thread(s)", setup->placement.threads)
+                            : "; " + format_bytes(device.pinned_bytes) + " pinned in host memory");
   }
   for (const std::string& note : notes) text += "note        " + note + "\n";
   return text;

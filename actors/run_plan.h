@@ -25,6 +25,8 @@ struct DevicePlan {
   uint64_t trainer_bytes = 0;     // of all its trainers: weights, moments, gradients, caches
   uint64_t scratch_bytes = 0;     // the most that loading, a pass of the target, a micro-batch, an
                                   // update or an evaluation takes, and a sixteenth: they take turns
+  uint64_t pinned_bytes = 0;      // of the host's memory: where captured states and those of the
+                                  // next micro-batch pass through, and small uploads
 
   uint64_t bytes() const { return target_bytes + trainer_bytes + scratch_bytes; }
 };
@@ -47,8 +49,8 @@ struct RunPlan {
   std::vector<DevicePlan> devices;
   std::vector<std::string> notes;  // what a reader should know before starting
 
-  /// What the run can't do without in host memory: CPU devices, the features of one step, those
-  /// held out.
+  /// What the run can't do without in host memory: CPU devices, what others pin, the features of
+  /// one step, those held out.
   uint64_t host_bytes() const;
   /// For people; several lines.
   std::string text() const;
