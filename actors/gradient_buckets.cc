@@ -60,6 +60,11 @@ void GradientBuckets::begin_pass() {
   missing_ = sizes_;
 }
 
+bool GradientBuckets::listens() {
+  const std::lock_guard lock(mutex_);
+  return announced_ <= 1;
+}
+
 void GradientBuckets::complete(Context& context, const Parameter& parameter) {
   const size_t bucket = bucket_of_.at(&parameter);
   const std::lock_guard lock(mutex_);

@@ -39,6 +39,8 @@ class GradientBuckets final : public GradientListener {
 
   // --- the worker, in such a job
   void begin_pass();
+  /// Where others were announced nobody waits for this pass: only their end completes a bucket.
+  bool listens() override;
   void complete(Context& context, const Parameter& parameter) override;
   /// Nothing more is added to any gradient by what follows in `stream`.
   void complete_all(Stream& stream);

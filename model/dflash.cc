@@ -109,6 +109,7 @@ Result<StepSums> DflashDrafter::forward_backward(Context& context, const Feature
 Result<StepSums> DflashDrafter::forward_backward_at(Context& context, const Features& features,
                                                     const LossConfig& loss,
                                                     std::vector<DflashAnchor> anchors) {
+  begin_pass();
   PERCHERON_RETURN_IF_ERROR(check(features, loss));
   PERCHERON_ASSIGN_OR_RETURN(
       DflashBlocks blocks,

@@ -116,15 +116,20 @@ class Drafter {
   virtual Result<StepSums> forward_backward(Context& context, const Features& features,
                                             const LossConfig& loss) = 0;
   /// Who is told in every later pass which gradients are complete; null: nobody. Borrowed.
-  void set_gradient_listener(GradientListener* listener) { listener_ = listener; }
+  void set_gradient_listener(GradientListener* listener) { given_listener_ = listener; }
   /// After the masters changed (optimizer, resume): refreshes what products read.
   virtual void weights_changed(Context& context) = 0;
 
  protected:
-  GradientListener* listener_ = nullptr;
+  void begin_pass() {
+    const bool listens = given_listener_ != nullptr && given_listener_->listens();
+    listener_ = listens ? given_listener_ : nullptr;
+  }
+  GradientListener* listener_ = nullptr;  // of the pass that runs
   StateUpload* state_upload() const { return upload_; }
 
  private:
+  GradientListener* given_listener_ = nullptr;
   StateUpload* upload_ = nullptr;
 };
 

@@ -129,6 +129,7 @@ Result<StepSums> Eagle3Drafter::forward_backward_with_teacher(Context& context,
                                                               const Features& features,
                                                               const LossConfig& loss,
                                                               ConstTensorView teacher_logits) {
+  begin_pass();
   PERCHERON_RETURN_IF_ERROR(check(features, loss, teacher_logits.present()));
   PERCHERON_ASSIGN_OR_RETURN(Eagle3Rows rows, plan_eagle3_rows(features, loss, to_draft_));
   if (rows.teacher_rows.empty()) return sum_up_eagle3(rows, Eagle3Outcome(), draft_ids_);

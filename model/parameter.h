@@ -23,6 +23,9 @@ struct Parameter {
 class GradientListener {
  public:
   virtual ~GradientListener() = default;
+  /// Asked when a pass begins: whether to be told amid this one. One that tells nobody may be
+  /// launched as a whole.
+  virtual bool listens() { return true; }
   /// All that the pass adds to this gradient is in the stream. Once a pass at most for a trained
   /// parameter, from the deepest ones on; what was not told is complete when the pass ends.
   virtual void complete(Context& context, const Parameter& parameter) = 0;

@@ -191,6 +191,32 @@ TEST_P(GradientOverlap, ABucketIsWholeBehindItsEvent) {
   }
 }
 
+// A pass that is told of in pieces is launched in pieces: only the one that others wait for is.
+TEST_P(GradientOverlap, OnlyAPassThatMayBeTheLastIsInPieces) {
+  Rank alone = make_rank({GetParam(), 0}), rank = make_rank({GetParam(), 0});
+  Context& context = rank.device->context();
+  ASSERT_TRUE(rank.trainer->sum_between_devices(context, kEachTensorByItself).ok());
+  GradientBuckets& buckets = *rank.trainer->buckets();
+  const std::atomic<uint64_t>& launched = context.device.counters().graphs_launched;
+  const bool graphs = context.device.info().graphs;
+  const std::unique_ptr<Stream> sums = context.device.make_stream();
+  std::shared_ptr<void> ahead = buckets.announce();
+  for (int pass = 0; pass < 4; ++pass) {
+    const bool last = pass == 3;
+    if (last) ahead.reset();
+    const std::shared_ptr<void> work = buckets.announce();
+    const uint64_t before = launched;
+    ASSERT_TRUE(rank.trainer->add(context, features_[0]).ok());
+    ASSERT_TRUE(alone.trainer->add(alone.device->context(), features_[0]).ok());
+    EXPECT_EQ(launched - before, graphs && pass > 0 && !last ? 1u : 0u) << "pass " << pass;
+  }
+  EXPECT_TRUE(buckets.wait_for(buckets.count() - 1, 0, *sums)) << "all of them are over";
+  std::vector<float> gradients, expected;
+  ASSERT_TRUE(rank.trainer->collect(context, gradients).ok());
+  ASSERT_TRUE(alone.trainer->collect(alone.device->context(), expected).ok());
+  EXPECT_EQ(gradients, expected);
+}
+
 // The first sum is waited for within the pass: it was put in, and done, before the pass ended. And
 // what is summed is what the pass comes to.
 TEST_P(GradientOverlap, BucketsAreSummedWhileThePassGoesOnToTheSameBits) {
