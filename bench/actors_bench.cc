@@ -28,7 +28,7 @@
 namespace percheron {
 namespace {
 
-constexpr int kNodes[] = {10, 100, 1000};
+constexpr int kNodes[] = {10, 100, 1000, 10000};
 constexpr int64_t kPerNode = 16;       // micro-batches of a step
 constexpr int64_t kTickets = 320'000;  // of a run, at least
 constexpr int64_t kSteps = 5;          // of a run, at least
@@ -290,6 +290,7 @@ double measure_actors(int nodes) {
                       no_signals,
                       settings,
                       [&end](const Status& status, const RunSummary&) { end.set_value(status); },
+                      {},
                       {}},
       peers);
   peers->mailbox = start_mailbox(system, parts, peers);
