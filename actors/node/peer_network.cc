@@ -295,9 +295,8 @@ Result<BulkRegions::Region> PeerNetwork::pull(const std::string& run,
   }
   const BulkRequest request{FeatureRegions::slot(run, {key.epoch(), key.index()}),
                             static_cast<uint64_t>(key.generation()) + 1, key.bytes(), key.crc32c()};
-  PERCHERON_ASSIGN_OR_RETURN(SharedRegion region, memory_->pool.take(key.bytes()));
-  PERCHERON_ASSIGN_OR_RETURN(PulledRegion pulled, bulk->pull_into(std::move(region), request,
-                                                                  Deadline::after(kPullTimeout)));
+  PERCHERON_ASSIGN_OR_RETURN(
+      PulledRegion pulled, bulk->pull_into(memory_->pool, request, Deadline::after(kPullTimeout)));
   const auto held = std::make_shared<Pulled>(memory_, std::move(pulled));
   return BulkRegions::Region(held, &held->pulled.region);
 }

@@ -8,6 +8,17 @@
 #include "data/transport/bulk_wire.h"
 
 namespace percheron {
+namespace {
+
+Result<SharedRegion> as_destination(SharedRegion given, uint64_t bytes) {
+  if (given.access() == SharedRegion::Access::kReadWrite && given.size() >= bytes) return given;
+  return invalid_argument(
+      "a region of " + std::to_string(given.size()) + " bytes cannot take a pull of " +
+      std::to_string(bytes) + " bytes" +
+      (given.access() == SharedRegion::Access::kRead ? ": it is read-only" : ""));
+}
+
+}  // namespace
 
 void PullCancellation::cancel() {
   cancelled_ = true;
@@ -36,15 +47,28 @@ BulkClient::~BulkClient() { close(); }
 
 Result<PulledRegion> BulkClient::pull(const BulkRequest& request, Deadline deadline,
                                       PullCancellation* cancellation) {
-  return count(request, try_pull(std::nullopt, request, deadline, cancellation));
+  const auto fresh = [&] {
+    return SharedRegion::create("percheron pull", request.bytes, SharedRegion::Backing::kOnDemand);
+  };
+  return pull_to(fresh, nullptr, request, deadline, cancellation);
 }
 
 Result<PulledRegion> BulkClient::pull_into(SharedRegion region, const BulkRequest& request,
                                            Deadline deadline, PullCancellation* cancellation) {
-  return count(request, try_pull(std::move(region), request, deadline, cancellation));
+  const auto given = [&] { return as_destination(std::move(region), request.bytes); };
+  return pull_to(given, nullptr, request, deadline, cancellation);
 }
 
-Result<PulledRegion> BulkClient::count(const BulkRequest& request, Result<PulledRegion> pulled) {
+Result<PulledRegion> BulkClient::pull_into(RegionPool& pool, const BulkRequest& request,
+                                           Deadline deadline, PullCancellation* cancellation) {
+  const auto pooled = [&] { return pool.take(request.bytes); };
+  return pull_to(pooled, &pool, request, deadline, cancellation);
+}
+
+Result<PulledRegion> BulkClient::pull_to(const Destination& destination, RegionPool* pool,
+                                         const BulkRequest& request, Deadline deadline,
+                                         PullCancellation* cancellation) {
+  Result<PulledRegion> pulled = try_pull(destination, pool, request, deadline, cancellation);
   const std::lock_guard lock(mutex_);
   if (pulled.ok()) {
     ++counts_.pulls;
@@ -69,22 +93,9 @@ class CancelScope {
   const std::function<void()> end_;
 };
 
-Result<SharedRegion> destination(std::optional<SharedRegion> given, uint64_t bytes) {
-  if (!given) {
-    return SharedRegion::create("percheron pull", bytes, SharedRegion::Backing::kOnDemand);
-  }
-  if (given->access() == SharedRegion::Access::kReadWrite && given->size() >= bytes) {
-    return std::move(*given);
-  }
-  return invalid_argument(
-      "a region of " + std::to_string(given->size()) + " bytes cannot take a pull of " +
-      std::to_string(bytes) + " bytes" +
-      (given->access() == SharedRegion::Access::kRead ? ": it is read-only" : ""));
-}
-
 }  // namespace
 
-Result<PulledRegion> BulkClient::try_pull(std::optional<SharedRegion> given,
+Result<PulledRegion> BulkClient::try_pull(const Destination& destination, RegionPool* pool,
                                           const BulkRequest& request, Deadline deadline,
                                           PullCancellation* cancellation) {
   if (request.bytes == 0) return invalid_argument("a pull of no bytes");
@@ -95,7 +106,7 @@ Result<PulledRegion> BulkClient::try_pull(std::optional<SharedRegion> given,
   const auto given_up = [&] { return cancel.cancelled() || streams_->closed(); };
   PERCHERON_ASSIGN_OR_RETURN(ByteCredits::Hold hold,
                              credits_.take(request.bytes, deadline, given_up));
-  PERCHERON_ASSIGN_OR_RETURN(SharedRegion region, destination(std::move(given), request.bytes));
+  PERCHERON_ASSIGN_OR_RETURN(SharedRegion region, destination());
   BulkPull pull(request, region, *streams_, options_, deadline);
   {
     const std::lock_guard lock(mutex_);
@@ -109,7 +120,10 @@ Result<PulledRegion> BulkClient::try_pull(std::optional<SharedRegion> given,
     running_.erase(&pull);
     counts_.chunks_retried += pull.chunks_retried();
   }
-  if (!status.ok()) return status;
+  if (!status.ok()) {
+    if (pool != nullptr) pool->give_back(std::move(region));
+    return status;
+  }
   region.note_written(request.bytes);
   return PulledRegion{std::move(region), std::move(hold)};
 }

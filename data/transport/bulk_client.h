@@ -6,13 +6,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 
 #include "base/status.h"
 #include "data/transport/byte_credits.h"
 #include "data/transport/byte_stream.h"
+#include "data/transport/region_pool.h"
 #include "data/transport/shared_region.h"
 
 namespace percheron {
@@ -95,6 +95,11 @@ class BulkClient {
   Result<PulledRegion> pull_into(SharedRegion region, const BulkRequest& request, Deadline deadline,
                                  PullCancellation* cancellation = nullptr);
 
+  /// As pull(), into a region of `pool`, which is taken once there are credits for it: pulls that
+  /// wait hold no memory. It is the caller's to give back; after an error the pool has it.
+  Result<PulledRegion> pull_into(RegionPool& pool, const BulkRequest& request, Deadline deadline,
+                                 PullCancellation* cancellation = nullptr);
+
   /// Ends all pulls, now and later, and the connections. One that is being made is waited for by
   /// its pull.
   void close();
@@ -102,9 +107,15 @@ class BulkClient {
   BulkClientCounts counts() const;
 
  private:
-  Result<PulledRegion> count(const BulkRequest& request, Result<PulledRegion> pulled);
-  Result<PulledRegion> try_pull(std::optional<SharedRegion> region, const BulkRequest& request,
-                                Deadline deadline, PullCancellation* cancellation);
+  /// Where the bytes go; asked for when there are credits.
+  using Destination = std::function<Result<SharedRegion>()>;
+  /// A failed pull's region goes to `pool`, where there is one.
+  Result<PulledRegion> pull_to(const Destination& destination, RegionPool* pool,
+                               const BulkRequest& request, Deadline deadline,
+                               PullCancellation* cancellation);
+  Result<PulledRegion> try_pull(const Destination& destination, RegionPool* pool,
+                                const BulkRequest& request, Deadline deadline,
+                                PullCancellation* cancellation);
 
   ByteCredits& credits_;
   const BulkClientOptions options_;

@@ -92,9 +92,38 @@ TEST_F(BulkTest, ARegionIsUsedAgain) {
   auto small = SharedRegion::create("test", kBytes - 1, SharedRegion::Backing::kOnDemand).value();
   const auto refused = client.pull_into(std::move(small), request, soon());
   EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
-  ASSERT_TRUE(used.seal_content().ok());
-  EXPECT_THAT(client.pull_into(std::move(used), request, soon()).status().message(),
+  auto read_only =
+      SharedRegion::map(used.fd().duplicate().value(), used.size(), SharedRegion::Access::kRead);
+  EXPECT_THAT(client.pull_into(std::move(read_only).value(), request, soon()).status().message(),
               HasSubstr("read-only"));
+  EXPECT_EQ(credits.bytes_held(), 0u);
+}
+
+TEST_F(BulkTest, APullThatWaitsForCreditsHoldsNoMemory) {
+  const BulkRequest request = offer();
+  ByteCredits one_region(kBytes);
+  RegionPool pool("test", 10 * kBytes);
+  BulkClient client("node2", node.connector(), one_region, small_chunks());
+  auto first = client.pull_into(pool, request, soon());
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  EXPECT_EQ(client.pull_into(pool, request, Deadline::now()).status().code(),
+            StatusCode::kUnavailable);
+  EXPECT_EQ(pool.counts().created, 1);
+  pool.give_back(std::move(first->region));
+  first->hold = {};
+  auto second = client.pull_into(pool, request, soon());
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  EXPECT_TRUE(std::ranges::equal(second->region.bytes().first(kBytes), region->bytes()));
+  EXPECT_EQ(pool.counts().reused, 1);
+}
+
+TEST_F(BulkTest, TheMemoryOfAFailedPullIsUsedAgain) {
+  BulkRequest request = offer();
+  RegionPool pool("test", 10 * kBytes);
+  BulkClient client("node2", node.connector(), credits, small_chunks());
+  ++request.generation;
+  EXPECT_EQ(client.pull_into(pool, request, soon()).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(pool.counts().idle_bytes, RegionPool::size_for(kBytes));
   EXPECT_EQ(credits.bytes_held(), 0u);
 }
 
