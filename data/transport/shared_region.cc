@@ -149,38 +149,9 @@ void SharedRegion::note_written(size_t bytes) {
   backed_ = std::max(backed_, bytes);
 }
 
-Status SharedRegion::seal_content() {
-  // The seal is refused as long as any writable mapping exists, this one too.
-  if (access_ == Access::kReadWrite) {
-    ::munmap(std::exchange(data_, nullptr), size_);
-    const int sealed = ::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL);
-    const int error = errno;
-    Result<std::byte*> data =
-        map_memory(fd_, size_, sealed < 0 ? Access::kReadWrite : Access::kRead);
-    if (!data.ok()) {
-      size_ = 0;
-      return data.status();
-    }
-    data_ = *data;
-    if (sealed < 0) return os_error("seal a shared region", error);
-    access_ = Access::kRead;
-    return ok_status();
-  }
-  if (::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL) < 0) {
-    return os_error("seal a shared region", errno);
-  }
-  return ok_status();
-}
-
 Status SharedRegion::seal_for_others() {
   if (::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0) return ok_status();
   return os_error("seal a shared region against writing by others", errno);
-}
-
-Result<bool> SharedRegion::content_is_sealed() const {
-  const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
-  if (seals < 0) return os_error("ask the seals of a shared region", errno);
-  return (seals & F_SEAL_WRITE) != 0;
 }
 
 void SharedRegion::reset() {

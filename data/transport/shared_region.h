@@ -49,14 +49,9 @@ class SharedRegion {
   /// Borrowed, to be sent with FrameChannel::send().
   const FileDescriptor& fd() const { return fd_; }
 
-  /// Makes the content immutable for everybody and for good; access() is kRead afterwards.
-  /// kFailedPrecondition while another writable mapping exists anywhere.
-  Status seal_content();
   /// From now on only this object's mapping can write, for good, and with its end nobody: who has
   /// the descriptor can map it for reading. For memory that is used again. Needs Linux 5.1.
   Status seal_for_others();
-  /// Whether nobody can write to it any more.
-  Result<bool> content_is_sealed() const;
 
  private:
   SharedRegion(FileDescriptor fd, std::byte* data, size_t size, Access access)

@@ -74,24 +74,6 @@ TEST(SharedRegion, TooMuchIsAnErrorAndNoSignal) {
   EXPECT_THAT(region.status().message(), HasSubstr("test"));
 }
 
-TEST(SharedRegion, NobodyWritesToSealedContent) {
-  auto region = SharedRegion::create("test", 4096, Backing::kOnDemand);
-  region->writable_bytes()[0] = std::byte{1};
-  {
-    auto writer = SharedRegion::map(region->fd().duplicate().value(), 4096, Access::kReadWrite);
-    ASSERT_TRUE(writer.ok());
-    EXPECT_EQ(region->seal_content().code(), StatusCode::kFailedPrecondition);
-    EXPECT_EQ(region->access(), Access::kReadWrite);
-    EXPECT_FALSE(*region->content_is_sealed());
-  }
-  ASSERT_TRUE(region->seal_content().ok());
-  EXPECT_TRUE(*region->content_is_sealed());
-  EXPECT_EQ(region->access(), Access::kRead);
-  EXPECT_EQ(region->bytes()[0], std::byte{1});
-  EXPECT_FALSE(SharedRegion::map(region->fd().duplicate().value(), 4096, Access::kReadWrite).ok());
-  EXPECT_LT(::pwrite(region->fd().get(), "x", 1, 0), 0);
-}
-
 TEST(SharedRegion, IsMoved) {
   auto region = SharedRegion::create("test", 4096, Backing::kOnDemand);
   SharedRegion first = std::move(region).value();
