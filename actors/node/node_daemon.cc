@@ -210,8 +210,9 @@ Status NodeDaemon::spawn_worker(const proto::StartWorker& worker) {
 void NodeDaemon::route(proto::Frame frame, FileDescriptor fd) {
   if (frame.to().node() != options_.name) {
     PeerLinks* const links = peers();
-    const Status sent = links ? links->send(frame.to().node(), frame)
-                              : not_found("there is no node " + frame.to().node());
+    const std::string node = frame.to().node();  // outlives the frame's way to the link
+    const Status sent =
+        links ? links->send(node, std::move(frame)) : not_found("there is no node " + node);
     if (!sent.ok()) undeliverable(frame, sent);
     return;
   }

@@ -52,8 +52,8 @@ struct NodeOptions {
 class PeerLinks {
  public:
   virtual ~PeerLinks() = default;
-  /// kUnavailable when the node is not connected now.
-  virtual Status send(const std::string& node, proto::Frame frame) = 0;
+  /// kUnavailable when the node is not connected now: then `frame` is as it was.
+  virtual Status send(const std::string& node, proto::Frame&& frame) = 0;
   /// Brings the features of another node into memory of this one. Blocks.
   virtual Result<BulkRegions::Region> pull(const std::string& run,
                                            const proto::FeatureKey& key) = 0;

@@ -239,7 +239,7 @@ std::vector<proto::Frame> PeerNetwork::take_overdue_locked() {
   return overdue;
 }
 
-Status PeerNetwork::send(const std::string& node, proto::Frame frame) {
+Status PeerNetwork::send(const std::string& node, proto::Frame&& frame) {
   const std::lock_guard lock(mutex_);
   const PeerPtr peer = find_locked(node);
   if (peer && peer->link) {

@@ -38,7 +38,7 @@ class PeerNetwork final : public PeerLinks {
   /// stop()
   ~PeerNetwork() override;
 
-  Status send(const std::string& node, proto::Frame frame) override;
+  Status send(const std::string& node, proto::Frame&& frame) override;
   Result<BulkRegions::Region> pull(const std::string& run, const proto::FeatureKey& key) override;
   RegionPoolCounts pull_counts() override { return memory_->pool.counts(); }
   std::vector<proto::NodeRecord> nodes() override;
