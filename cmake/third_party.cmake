@@ -47,6 +47,9 @@ endif()
 # Not by its CMake package: Debian's asks for OpenCL's headers, which nothing here uses.
 percheron_find_library(DNNL::dnnl HEADER oneapi/dnnl/dnnl.hpp LIBRARY dnnl)
 percheron_find_library(Curses::curses HEADER curses.h LIBRARY ncursesw)
+if(PERCHERON_UCX)
+  find_package(ucx CONFIG REQUIRED) # ucx::ucp
+endif()
 find_package(Gloo CONFIG REQUIRED)
 if(NOT TARGET Gloo::gloo) # Debian's has no namespace.
   add_library(Gloo::gloo INTERFACE IMPORTED GLOBAL)

@@ -21,6 +21,7 @@
 #include "data/directory_lock.h"
 #include "data/transport/file_descriptor.h"
 #include "data/transport/random_bytes.h"
+#include "data/transport/ucx_carrier.h"
 #include "data/transport/unix_listener.h"
 #include "tools/cluster_access.h"
 #include "tools/commands.h"
@@ -46,6 +47,8 @@ struct NodeArguments {
   int log_files = LogLimits().files_max;
   RetentionLimits retention;
   ClusterAccess access;
+  std::string bulk_ucx;  // devices; empty: features go over TCP
+  bool trusted_network = false;
 };
 
 std::string host_name() {
@@ -81,6 +84,12 @@ Result<NodeAddress> parse_listen(const std::string& text) {
 /// Null where the node is alone: nothing of a cluster was asked for.
 Result<std::unique_ptr<PeerNetwork>> join_cluster(const NodeArguments& arguments,
                                                   NodeDaemon& daemon, FileSystem& files) {
+  if (!arguments.bulk_ucx.empty() && !arguments.trusted_network) {
+    return invalid_argument(
+        "--bulk-ucx: UCX neither encrypts features nor keeps strangers from its ports. Name "
+        "devices "
+        "of a network that nobody else reaches, and say so by --trusted-network");
+  }
   if (!arguments.access.given()) {
     if (arguments.join.empty() && arguments.listen == NodeArguments().listen) return {nullptr};
     return invalid_argument(
@@ -90,7 +99,13 @@ Result<std::unique_ptr<PeerNetwork>> join_cluster(const NodeArguments& arguments
   PERCHERON_ASSIGN_OR_RETURN(Credentials credentials,
                              arguments.access.credentials(files, system_clock(), daemon.name()));
   PERCHERON_ASSIGN_OR_RETURN(credentials.self.node_uuid, node_uuid(files, arguments.state));
+  std::shared_ptr<UcxCarrier> ucx;
+  if (!arguments.bulk_ucx.empty()) {
+    PERCHERON_ASSIGN_OR_RETURN(ucx, UcxCarrier::open(arguments.bulk_ucx));
+    credentials.self.ucx = true;
+  }
   PeerOptions options{{}, {}, std::move(credentials)};
+  options.ucx = std::move(ucx);
   PERCHERON_ASSIGN_OR_RETURN(const NodeAddress bind, parse_listen(arguments.listen));
   options.listener.bind_host = bind.host;
   options.listener.port = bind.port;
@@ -203,6 +218,13 @@ void add_node_command(CLI::App& app, Command& chosen) {
                    "Days for which they are kept; 0: for ever; default: 90")
       ->check(at_least(0));
   arguments->access.add_options(command);
+  command->add_option(
+      "--bulk-ucx", arguments->bulk_ucx,
+      "Devices, as UCX_NET_DEVICES names them (eth0, mlx5_0:1), over which features "
+      "come from and go to nodes that have UCX too; needs --trusted-network. "
+      "Default: all go over TCP (docs/transport.md)");
+  command->add_flag("--trusted-network", arguments->trusted_network,
+                    "The devices of --bulk-ucx are on a network that nobody else reaches");
   command->footer(
       "SIGTERM ends it: runs write a checkpoint and go on when a node with the same state is "
       "started again.");

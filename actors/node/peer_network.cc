@@ -47,7 +47,8 @@ PeerNetwork::PeerNetwork(PeerOptions options, NodeDaemon& daemon, RandomBytes& r
       daemon_(daemon),
       random_(random),
       clock_(clock),
-      memory_(std::make_shared<PullMemory>(options_.pull_bytes_max)) {}
+      memory_(std::make_shared<PullMemory>(options_.pull_bytes_max)),
+      bulk_way_(options_.ucx, random) {}
 
 PeerNetwork::~PeerNetwork() { stop(); }
 
@@ -76,8 +77,11 @@ void PeerNetwork::serve(Connection connection) {
   switch (connection.purpose) {
     case Purpose::kControl: return serve_control(connection);
     case Purpose::kBulk: {
-      const Status served = serve_bulk(*connection.stream, daemon_.features().offered());
-      if (!served.ok()) log_info("bulk, {}: {}", connection.peer.name, served.message());
+      const std::string peer = connection.peer.name;
+      const auto stream = bulk_way_.stream_of(std::move(connection), Deadline::never());
+      const Status served =
+          stream.ok() ? serve_bulk(**stream, daemon_.features().offered()) : stream.status();
+      if (!served.ok()) log_info("bulk, {}: {}", peer, served.message());
       return;
     }
     case Purpose::kCli: {
@@ -260,7 +264,7 @@ Result<std::unique_ptr<ByteStream>> PeerNetwork::bulk_stream(const NodeAddress& 
   PERCHERON_ASSIGN_OR_RETURN(
       Connection connection,
       connect_node(address, name, options_.credentials, Purpose::kBulk, random_, deadline));
-  return std::move(connection.stream);
+  return bulk_way_.stream_of(std::move(connection), deadline);
 }
 
 // What was pulled, until its last reader is gone: then its memory is used again.

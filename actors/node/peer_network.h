@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "actors/node/bulk_way.h"
 #include "actors/node/node_daemon.h"
 #include "data/transport/bulk_client.h"
 #include "data/transport/listener.h"
@@ -24,6 +25,8 @@ struct PeerOptions {
   // large target are 5 GiB. As much may wait, besides, to be used for the next ones.
   uint64_t pull_bytes_max = uint64_t{8} << 30;
   double silence_seconds = 3;  // after which a node counts as lost
+  // For features between nodes that both have it; null: over TCP. credentials.self.ucx says so.
+  std::shared_ptr<UcxCarrier> ucx = nullptr;
 };
 
 /// A node's connections with the others. Every node opens one control connection to every other,
@@ -114,6 +117,7 @@ class PeerNetwork final : public PeerLinks {
   RandomBytes& random_;
   const Clock& clock_;
   const std::shared_ptr<PullMemory> memory_;
+  BulkWay bulk_way_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

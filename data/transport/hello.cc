@@ -81,6 +81,7 @@ void set_identity(const NodeIdentity& self, proto::Identity& identity) {
   identity.set_name(self.name);
   identity.set_node_uuid(self.node_uuid);
   identity.set_incarnation_uuid(self.incarnation_uuid);
+  if (self.ucx) identity.set_ucx(true);
 }
 
 // Both versions and identities are checked alike in Hello and Challenge.
@@ -104,7 +105,7 @@ Result<NodeIdentity> check_introduction(const Message& message, const ByteStream
     return failed_precondition(stream.peer() + " calls itself " + self.name() +
                                ", and its certificate is not for that name");
   }
-  return NodeIdentity{self.name(), self.node_uuid(), self.incarnation_uuid(), build};
+  return NodeIdentity{self.name(), self.node_uuid(), self.incarnation_uuid(), build, self.ucx()};
 }
 
 // What a proof is over. Who proves is part of it, so that no end can send the other's proof back.

@@ -29,6 +29,7 @@ struct NodeIdentity {
   std::string node_uuid;         // of the node, kept across restarts; make_uuid()
   std::string incarnation_uuid;  // of this process
   std::string build_version;     // for messages only
+  bool ucx = false;              // takes bulk connections over by UCX where the other does too
 
   bool operator==(const NodeIdentity&) const = default;
 };
