@@ -5,6 +5,7 @@ import argparse
 import json
 import math
 import random
+import signal
 import struct
 import subprocess
 import time
@@ -44,6 +45,7 @@ class World:
         self.daemons: list[Daemon] = []
         self.settings: list[str] = []
         self.placement: tuple[list[str], list[str]] = ([], [])
+        self.plain_targets = ["cpu:0"]  # of the same run by `percheron train`
         self.result = Result()
         self.switch = Switch()
 
@@ -105,13 +107,26 @@ class World:
         output = self.directory / "undisturbed"
         if not output.exists():
             self._program("train", "-c", str(self.config), *self.settings, f"output.directory={output}",
-                          "placement.targets=[cpu:0]", "placement.trainers=[cpu:1]")
+                          f"placement.targets=[{', '.join(self.plain_targets)}]", "placement.trainers=[cpu:9]")
         return Run("undisturbed", output)
 
     def _program(self, *words: str) -> None:
         done = subprocess.run([self.options.program, *words], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Failed(f"percheron {' '.join(words)}: {done.stdout}{done.stderr}")
+
+    def hit(self, daemon: Daemon, run: Run, what: str, number: signal.Signals) -> None:
+        """Sends a signal to a process of the run, of which it must recover."""
+        since = daemon.log.stat().st_size
+        begin = time.monotonic()
+        pid = daemon.send(what, number)
+        if number == signal.SIGSTOP:
+            sign = lambda: daemon.said(f"{what} has been silent", since)  # noqa: E731
+        else:
+            sign = lambda: daemon.said("ended: signal 9", since)  # noqa: E731
+        self.recovered_from(run, begin, sign)
+        if Path(f"/proc/{pid}").exists():
+            raise Failed(f"{what}, process {pid}, is there still")
 
     def recovered_from(self, run: Run, begin: float, sign: Callable[[], bool] | None) -> None:
         """Measures from `begin` on: until `sign` is seen, and until the next step after it."""

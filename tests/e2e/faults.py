@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import thread_stop  # noqa: E402
 from cluster import Daemon, Failed, Run, ip, namespaces_work, wait  # noqa: E402
 from fault_clock import clock_jumps, clock_jumps_of_two  # noqa: E402
+from fault_pairs import PAIRS  # noqa: E402
 from fault_storm import deaths  # noqa: E402
 from fault_world import Skipped, World, one_machine  # noqa: E402
 
@@ -42,16 +43,7 @@ RECOVER_S = 10.0
 
 def hit(world: World, what: str, number: signal.Signals) -> None:
     daemon, run = one_machine(world)
-    since = daemon.log.stat().st_size
-    begin = time.monotonic()
-    pid = daemon.send(what, number)
-    if number == signal.SIGSTOP:
-        sign = lambda: daemon.said(f"{what} has been silent", since)  # noqa: E731
-    else:
-        sign = lambda: daemon.said("ended: signal 9", since)  # noqa: E731
-    world.recovered_from(run, begin, sign)
-    if Path(f"/proc/{pid}").exists():
-        raise Failed(f"{what}, process {pid}, is there still")
+    world.hit(daemon, run, what, number)
     world.check_end(run)
 
 
@@ -244,6 +236,7 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "cut-link-between-trainers": lambda w: cut(w, ["alpha/cpu:1", "beta/cpu:1"]),
     "lose-one-way-from-first": lambda w: one_way(w, "alpha"),
     "lose-one-way-to-first": lambda w: one_way(w, "beta"),
+    **PAIRS,
 }
 SHORT = ["kill-trainer", "stop-target", "hung-device", "cut-link-to-targets", "kill-first-daemon-back-at-once"]
 # Killed at once, so that nothing is to be found by silence.

@@ -2,8 +2,8 @@
 // descriptor, a thread and a MiB of memory behind in it.
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <spawn.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstddef>
@@ -21,7 +21,7 @@ extern "C" int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_
                            char* const envp[]) {
   static const auto real =
       reinterpret_cast<decltype(&posix_spawn)>(dlsym(RTLD_NEXT, "posix_spawn"));
-  static_cast<void>(dup(STDIN_FILENO));
+  static_cast<void>(open("/dev/null", O_RDONLY | O_CLOEXEC));
   static char* volatile last = nullptr;
   last = new char[kLeakedBytes];
   std::memset(last, 1, kLeakedBytes);  // Memory counts once it is touched.
