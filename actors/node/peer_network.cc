@@ -418,13 +418,16 @@ void PeerNetwork::connect(const PeerPtr& peer) {
   peer->connecting = false;
   if (stopping_) return;
   if (!connection.ok()) {
-    // Once, not at every try.
-    if (peer->wait == 0) log_warning("{}", connection.status().message());
+    // Once, not at every try; but one that is there again may refuse.
+    const std::string& why = connection.status().message();
+    if (peer->why != why) log_warning("{}", why);
+    peer->why = why;
     peer->wait = std::clamp(peer->wait * 2, kRetryMin, kRetryMax);
     peer->try_again = now() + peer->wait;
     return;
   }
   peer->wait = 0;
+  peer->why.clear();
   peer->lost = false;
   peer->name = connection->peer.name;
   peer->link = std::make_shared<FrameLink>(stream_channel(std::move(connection->stream)), clock_);

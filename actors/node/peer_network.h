@@ -67,6 +67,7 @@ class PeerNetwork final : public PeerLinks {
     double lost_at = 0;    // when it was heard last, where it is lost
     double try_again = 0;  // when to connect next
     double wait = 0;       // before the next try
+    std::string why;       // the last try failed, as was said
     std::thread connector;
   };
   using PeerPtr = std::shared_ptr<Peer>;
