@@ -19,13 +19,13 @@ class Failed(Exception):
     """Something did not come to pass."""
 
 
-def wait(what: str, holds: Callable[[], object], limit_s: float = LIMIT_S) -> float:
-    """Seconds until `holds` is true."""
+def wait(what: str, holds: Callable[[], object], limit_s: float = LIMIT_S, poll_s: float = POLL_S) -> float:
+    """Seconds until `holds` is true. Every question to a daemon starts a program: `poll_s` for what takes its time."""
     begin = time.monotonic()
     while time.monotonic() - begin < limit_s:
         if holds():
             return time.monotonic() - begin
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
     raise Failed(f"{what}: not within {limit_s} s")
 
 

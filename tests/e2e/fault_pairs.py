@@ -50,7 +50,7 @@ def hit(world: World, targets: list[str], trainer: str, what: str, number: signa
         raise Failed(f"the run has {before} for processes and should have {processes}")
     world.hit(daemon, run, f"worker tiny/{what}", number)
     expected = before | {f"alpha/{what}": 1}
-    wait(f"all are ready and were started again {expected} times", lambda: ready(daemon) == expected)
+    wait(f"all are ready and were started again {expected} times", lambda: ready(daemon) == expected, poll_s=0.1)
     world.check_end(run)
 
 
@@ -64,7 +64,7 @@ def successor(world: World, targets: list[str], trainer: str) -> None:
     alpha.kill()
     world.recovered_from(run, begin, lambda: beta.said("taken over by node beta", since))
     alpha.start()
-    wait("alpha's processes are back", lambda: set(ready(beta)) == processes)
+    wait("alpha's processes are back", lambda: set(ready(beta)) == processes, poll_s=0.1)
     run.wait_next()
     wait("alpha hears that the run is on beta", lambda: alpha.run("tiny").get("node") == "beta")
     world.check_end(run)

@@ -16,7 +16,7 @@ from pathlib import Path
 from cluster import Daemon, Failed, Run, Switch, wait
 
 EPOCHS = 60
-END_S = 600  # for a run to end; each fault has a limit of its own
+END_S, END_POLL_S = 600, 0.3  # for a run to end; each fault has a limit of its own
 # Of the parameters' norm, where who computes what depends on time, and the order of sums on that: 20 epochs of it make
 # some 4e-7, 60 epochs 1e-3, as the optimizer divides by moments that are small.
 NEAR = 1e-5
@@ -139,7 +139,7 @@ class World:
     def wait_end(self, run: Run) -> dict:
         """Its last status, once it is done."""
         first = self.daemons[0]
-        wait("the run ends", lambda: first.run(run.name).get("state") in ("done", "failed", "stopped"), END_S)
+        wait("the run ends", lambda: first.run(run.name).get("state") in ("done", "failed", "stopped"), END_S, END_POLL_S)
         last = first.run(run.name)
         if last["state"] != "done":
             raise Failed(f"the run is {last['state']}: {last.get('message')}")
