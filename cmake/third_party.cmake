@@ -48,7 +48,7 @@ endif()
 percheron_find_library(DNNL::dnnl HEADER oneapi/dnnl/dnnl.hpp LIBRARY dnnl)
 percheron_find_library(Curses::curses HEADER curses.h LIBRARY ncursesw)
 if(PERCHERON_UCX)
-  find_package(ucx CONFIG REQUIRED) # ucx::ucp
+  find_package(ucx CONFIG REQUIRED) # ucx::ucp, ucx::ucs
 endif()
 find_package(Gloo CONFIG REQUIRED)
 if(NOT TARGET Gloo::gloo) # Debian's has no namespace.
