@@ -181,7 +181,7 @@ class Soak:
         words = ["submit", "-c", str(self.config), "--name", name, f"output.directory={self.work / 'runs' / name}",
                  f"placement.targets=[{targets}]", f"placement.trainers=[{trainers}]", "cluster.trusted_network=true",
                  "cluster.successor_seconds=2", "checkpoint.keep=1", "checkpoint.every_steps=50",
-                 "evaluate.conversations_max=1", *settings]
+                 "evaluate.decode_conversations=1", "evaluate.new_tokens_max=8", *settings]
 
         def taken() -> bool:
             with contextlib.suppress(RuntimeError):

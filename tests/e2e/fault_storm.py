@@ -36,7 +36,7 @@ class Lives:
         return found
 
 
-SETTINGS = ["train.micro_batches_per_step=4", "checkpoint.every_steps=10", "evaluate.conversations_max=1"]
+SETTINGS = ["train.micro_batches_per_step=4", "checkpoint.every_steps=10"]
 
 
 def deaths(world: World, number: int) -> None:

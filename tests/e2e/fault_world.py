@@ -16,6 +16,7 @@ from pathlib import Path
 from cluster import Daemon, Failed, Run, Switch, wait
 
 EPOCHS = 60
+BRIEF = ["train.log_every_steps=1", "evaluate.decode_conversations=1", "evaluate.new_tokens_max=8"]  # Else its report takes longest.
 END_S, END_POLL_S = 600, 0.3  # for a run to end; each fault has a limit of its own
 # Of the parameters' norm, where who computes what depends on time, and the order of sums on that: 20 epochs of it make
 # some 4e-7, 60 epochs 1e-3, as the optimizer divides by moments that are small.
@@ -67,7 +68,7 @@ class World:
 
     def submit(self, targets: list[str], trainers: list[str], *settings: str) -> Run:
         """The run that is to be disturbed."""
-        self.settings = ["train.log_every_steps=1", *settings]
+        self.settings = [*BRIEF, *settings]
         self.placement = (targets, trainers)
         return self.submit_as("tiny")
 
@@ -83,7 +84,7 @@ class World:
 
     def done_before(self, targets: list[str], trainers: list[str], *settings: str) -> Run:
         """Another run, which is over."""
-        self.settings, self.placement = ["train.log_every_steps=1", *settings], (targets, trainers)
+        self.settings, self.placement = [*BRIEF, *settings], (targets, trainers)
         run = self.submit_as("before")
         self.wait_end(run)
         return run
