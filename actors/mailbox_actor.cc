@@ -73,8 +73,10 @@ class Mailbox {
   void unreadable(const Unreadable& message) {
     const MicroBatchId id = message.id;
     // Of no account where the lease was taken away: others have computed it, and it was freed.
-    if (!policy_.unreadable(id, message.trainer, message.lease, clock_.monotonic_ns())) return;
-    activity_.trainer_gave_up(message.trainer, policy_.holds_any(message.trainer));
+    const std::optional<uint64_t> bytes =
+        policy_.unreadable(id, message.trainer, message.lease, clock_.monotonic_ns());
+    if (!bytes) return;
+    activity_.trainer_gave_up(message.trainer, policy_.holds_any(message.trainer), *bytes);
     if (features_are_here_) {
       const Status lost = internal_error(fmt::format(
           "the features of micro-batch ({}, {}) are not in the store", id.epoch, id.index));
@@ -84,6 +86,7 @@ class Mailbox {
     }
     self_->send(peers_->supervisor, settled(message.trainer, id));
     produce_again({id});
+    pump();
   }
 
   void rewind(const Rewind& message) {

@@ -15,7 +15,6 @@
 #include "kernels/device_collective.h"
 #include "kernels/planning_device.h"
 #include "model/capture_pipeline.h"
-#include "model/state_upload.h"
 #include "model/target_files.h"
 
 namespace percheron {
@@ -239,11 +238,6 @@ Result<CountedBytes> KindCount::trainer(FileSystem& files, RunPlan& plan) {
   trainer_ = device->counted();
   if (host_sum_reason(setup_.placement, setup_.assignment).empty()) {
     trainer_->kept += static_cast<uint64_t>(plan.trained_parameters) * dtype_bytes(DType::kF32);
-  }
-  // States that are uploaded ahead.
-  if (kind_ != DeviceKind::kCpu && setup_.config.mailbox().prefetch_bytes() > 0) {
-    trainer_->kept += StateUpload::kMicroBatches * features_.hidden_states.size();
-    trainer_->pinned += StateUpload::kMicroBatches * features_.hidden_states.size();
   }
   return *trainer_;
 }

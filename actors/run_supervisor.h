@@ -107,7 +107,6 @@ class RunSupervisor {
     double seconds = 0;
     int64_t steals = 0;  // of the run so far
     int64_t membership = 0;
-    bool ahead = false;  // leased beside what the trainer computes
   };
   void trainer_work(const TrainerReport& report);
   void epoch_exhausted(int64_t epoch);
@@ -149,6 +148,8 @@ class RunSupervisor {
   bool evaluating() const { return evaluation_.has_value(); }
   /// The run has such a worker, and it is not lost.
   bool there(WorkerKind kind, int number) const { return roll_.there(kind, number); }
+  /// Leases of this membership are not taken back yet.
+  bool counts(int64_t membership) const { return membership == ledger_.membership(); }
   /// The run has a place for such a worker, which is lost.
   bool away(WorkerKind kind, int number) const {
     return roll_.known(kind, number) && !roll_.there(kind, number);

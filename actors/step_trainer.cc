@@ -65,7 +65,9 @@ Result<std::unique_ptr<DrafterTrainer>> DrafterTrainer::make(Context& context, F
     log_initial_values(values, given.init_from().c_str());
   }
   if (!context.device.info().immediate && setup->config.mailbox().prefetch_bytes() > 0) {
-    trainer->upload_ = std::make_unique<StateUpload>(context.device);
+    PERCHERON_ASSIGN_OR_RETURN(
+        trainer->upload_,
+        StateUpload::make(context.device, setup->features.hidden_bytes(setup->tokens_max)));
     trainer->drafter_->look_for_states_in(trainer->upload_.get());
   }
   PERCHERON_ASSIGN_OR_RETURN(trainer->optimizer_, Optimizer::make(context, setup->optimizer,
@@ -89,10 +91,10 @@ Result<StepSums> DrafterTrainer::add(Context& context, const Features& features)
   return sums;
 }
 
-Status DrafterTrainer::prepare(FeaturesPtr features) {
+Status DrafterTrainer::prepare(const FeaturesPtr& features) {
   if (!upload_) return ok_status();
   // What does not fit the drafter is add()'s to refuse.
-  return upload_->put(std::move(features)).with_context("states of the next micro-batch");
+  return upload_->put(features).with_context("states of the next micro-batch");
 }
 
 Result<StepSums> DrafterTrainer::collect(Context& context, std::vector<float>& gradients) {

@@ -49,7 +49,7 @@ class StepTrainer {
   /// Begins to copy the states of the micro-batch after the one that is being added to the device,
   /// where add() finds them. On a thread of its own, that it may hold up, one call at a time. An
   /// error is one of the device.
-  virtual Status prepare(FeaturesPtr) { return ok_status(); }
+  virtual Status prepare(const FeaturesPtr&) { return ok_status(); }
   /// Copies the step's gradients to `gradients`, one after the other, and returns the step's sums.
   virtual Result<StepSums> collect(Context& context, std::vector<float>& gradients) = 0;
   /// Instead of collect(), where gradients are summed between devices: puts the sums over all
@@ -91,7 +91,7 @@ class DrafterTrainer final : public StepTrainer {
 
   Result<StepSums> add(Context& context, const Features& features) override;
   bool prepares() const override { return upload_ != nullptr; }
-  Status prepare(FeaturesPtr features) override;
+  Status prepare(const FeaturesPtr& features) override;
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override;
   Status reduce(Stream& stream, DeviceCollective& collective, int64_t attempt) override;
   const StepSums& sums() const override { return sums_; }

@@ -227,16 +227,19 @@ class Shell {
   }
 
   void trainer_work(const TrainerWork& message) {
-    if (message.leased && message.ahead) {
-      leases().leased_ahead(message.trainer, message.id, orders_.now());
-    } else if (message.leased) {
-      leases().leased(WorkerKind::kTrainer, message.trainer, message.id, orders_.now());
-    } else {
+    if (!message.leased) {
       leases().settled(WorkerKind::kTrainer, message.trainer, message.id, orders_.now());
+    } else if (supervisor_.counts(message.membership)) {  // Else it was taken away meanwhile.
+      watch_lease(message);
     }
     supervisor_.trainer_work({message.trainer, message.id, message.leased, message.tokens,
-                              message.samples, message.seconds, message.steals, message.membership,
-                              message.ahead});
+                              message.samples, message.seconds, message.steals,
+                              message.membership});
+  }
+
+  void watch_lease(const TrainerWork& message) {
+    if (message.ahead) return leases().leased_ahead(message.trainer, message.id, orders_.now());
+    leases().leased(WorkerKind::kTrainer, message.trainer, message.id, orders_.now());
   }
 
   // A lease that was taken from it meanwhile is settled by no word of its own.

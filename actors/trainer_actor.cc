@@ -232,9 +232,11 @@ class Trainer {
       unreadable(lease, why);
     };
     if (!place_.uploader) return hooks;
-    hooks.prepare = [this](FeaturesPtr next) {
-      place_.uploader->post([this, next = std::move(next)] {
-        const Status status = place_.trainer->prepare(next);
+    hooks.prepare = [this](const FeaturesPtr& next) {
+      // They may be somebody else's to compute before it comes to that.
+      place_.uploader->post([this, wanted = std::weak_ptr(next)] {
+        const FeaturesPtr features = wanted.lock();
+        const Status status = features ? place_.trainer->prepare(features) : ok_status();
         if (!status.ok()) fail(status);
       });
     };

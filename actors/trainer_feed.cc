@@ -9,11 +9,13 @@ namespace percheron {
 
 void TrainerFeed::take(const TakeTicket& message) {
   const TrainerLease lease{message.ticket.id, message.lease, message.membership, message.in_order};
+  // Without the lock: it may end what others have begun to sum. Undone if it is not to be.
+  std::shared_ptr<void> announced = sums_ ? sums_->announce(message.ticket.step) : nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (leases_.idle()) free_since_ = now();
     if (!leases_.add(lease)) return;
-    held_[lease.token].announced = sums_ ? sums_->announce(message.ticket.step) : nullptr;
+    held_[lease.token].announced = std::move(announced);
   }
   exchange_.fetch(message.ticket, [this, lease](Result<FeaturesPtr> found) {
     found.ok() ? fetched(lease, *std::move(found)) : unreadable(lease, found.status());
@@ -37,10 +39,11 @@ void TrainerFeed::fetched(const TrainerLease& lease, FeaturesPtr features) {
 }
 
 void TrainerFeed::unreadable(const TrainerLease& lease, const Status& why) {
+  Held dropped;
   {
     const std::lock_guard lock(mutex_);
     if (!leases_.unreadable(lease.token)) return;
-    held_.erase(lease.token);
+    dropped = std::move(held_.extract(lease.token).mapped());
   }
   hooks_.unreadable(lease, why);
   go_on();
@@ -72,7 +75,7 @@ void TrainerFeed::go_on() {
     }
   }
   if (begun) hooks_.compute(*std::move(begun));
-  if (next) hooks_.prepare(std::move(next));
+  if (next) hooks_.prepare(next);
 }
 
 }  // namespace percheron

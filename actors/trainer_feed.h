@@ -30,7 +30,7 @@ class TrainerFeed {
     /// Computes, and calls done() when it has. One at a time.
     std::function<void(MicroBatch)> compute;
     /// Makes the device ready for the one after it. Null: that is of no use.
-    std::function<void(FeaturesPtr)> prepare;
+    std::function<void(const FeaturesPtr&)> prepare;
     /// A lease whose features can't be had is over. Told before anything that comes of it.
     std::function<void(const TrainerLease&, const Status&)> unreadable;
   };

@@ -89,7 +89,7 @@ Status NodeDaemon::start_child_locked(const proto::Endpoint& endpoint, proto::Fr
                            }));
   child->link->send(std::move(first));
   if (endpoint.kind() == proto::Endpoint::WORKER) {
-    child->puller = std::make_unique<WorkThread>("pull " + endpoint.device(), clock_);
+    child->puller = std::make_unique<FeaturePuller>(endpoint.device(), clock_);
   }
   child->reader = std::thread([this, child] { read_from(child); });
   // One that is ending still has the key to itself no more.
@@ -313,6 +313,8 @@ void NodeDaemon::tick() {
     }
     if (!shutting_down_) take_over_orphans();
     for (const ChildPtr& child : gone) {
+      // What it pulls may wait for credits that this process's own features hold.
+      if (child->puller) child->puller->cancel();
       if (child->reader.joinable()) child->reader.join();
       if (child->puller) child->puller->stop();  // Else what it pulls is lent to nobody.
       features_.process_ended(child->process->pid());

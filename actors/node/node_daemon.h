@@ -14,6 +14,7 @@
 
 #include "actors/node/device_book.h"
 #include "actors/node/device_claims.h"
+#include "actors/node/feature_puller.h"
 #include "actors/node/feature_regions.h"
 #include "actors/node/linked_process.h"
 #include "actors/node/process_logs.h"
@@ -54,9 +55,10 @@ class PeerLinks {
   virtual ~PeerLinks() = default;
   /// kUnavailable when the node is not connected now: then `frame` is as it was.
   virtual Status send(const std::string& node, proto::Frame&& frame) = 0;
-  /// Brings the features of another node into memory of this one. Blocks.
-  virtual Result<BulkRegions::Region> pull(const std::string& run,
-                                           const proto::FeatureKey& key) = 0;
+  /// Brings the features of another node into memory of this one. Blocks, until it is cancelled at
+  /// the latest; `cancellation` may be null.
+  virtual Result<BulkRegions::Region> pull(const std::string& run, const proto::FeatureKey& key,
+                                           PullCancellation* cancellation) = 0;
   /// Of the memory that pull() uses.
   virtual RegionPoolCounts pull_counts() = 0;
   virtual std::vector<proto::NodeRecord> nodes() = 0;
@@ -124,7 +126,7 @@ class NodeDaemon {
     std::string log;
     std::unique_ptr<FrameLink> link;
     std::unique_ptr<LinkedProcess> process;
-    std::unique_ptr<WorkThread> puller;  // of features from other nodes, for a worker
+    std::unique_ptr<FeaturePuller> puller;  // of a worker
     std::thread reader;
     bool heard_out = false;  // nothing more comes from it
     bool ended = false;      // reaped; to be destroyed by tick()
@@ -179,7 +181,8 @@ class NodeDaemon {
   bool take_features(const Child& worker, const proto::Frame& frame, FileDescriptor& fd);
   /// From this node at once; from another one where the worker's reader does not wait for it.
   void fetch(const Child& worker, const proto::FetchFeatures& fetch);
-  void send_features(const Child& worker, const proto::FetchFeatures& fetch);
+  void send_features(const Child& worker, const proto::FetchFeatures& fetch,
+                     PullCancellation* cancellation);
   /// Tells workers which of their regions are free again.
   void tell_freed();
 

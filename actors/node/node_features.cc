@@ -30,16 +30,16 @@ bool NodeDaemon::take_features(const Child& worker, const proto::Frame& frame, F
 
 // A trainer fetches features while it computes: what it says meanwhile does not wait for a link.
 void NodeDaemon::fetch(const Child& worker, const proto::FetchFeatures& fetch) {
-  constexpr size_t kWaitingMax = 64;  // beyond it the worker is heard no faster than it is served
   const bool here = fetch.key().node() == options_.name;
-  if (!worker.puller || here || worker.puller->waiting() >= kWaitingMax) {
-    return send_features(worker, fetch);
-  }
+  if (!worker.puller || here) return send_features(worker, fetch, nullptr);
   // The worker outlives its puller's jobs: it is stopped before.
-  worker.puller->post([this, &worker, fetch] { send_features(worker, fetch); });
+  worker.puller->post([this, &worker, fetch](PullCancellation& cancellation) {
+    send_features(worker, fetch, &cancellation);
+  });
 }
 
-void NodeDaemon::send_features(const Child& worker, const proto::FetchFeatures& fetch) {
+void NodeDaemon::send_features(const Child& worker, const proto::FetchFeatures& fetch,
+                               PullCancellation* cancellation) {
   const proto::FeatureKey& key = fetch.key();
   const std::string& run = worker.endpoint.run();
   const pid_t process = worker.process->pid();
@@ -47,7 +47,7 @@ void NodeDaemon::send_features(const Child& worker, const proto::FetchFeatures& 
     if (key.node() == options_.name) return features_.lend(run, key, process, fetch.request());
     PeerLinks* const links = peers();
     if (links == nullptr) return not_found("there is no node " + key.node());
-    PERCHERON_ASSIGN_OR_RETURN(FeatureRegions::Region pulled, links->pull(run, key));
+    PERCHERON_ASSIGN_OR_RETURN(FeatureRegions::Region pulled, links->pull(run, key, cancellation));
     return features_.lend(std::move(pulled), process, fetch.request());
   };
   Result<FileDescriptor> fd = find();

@@ -279,8 +279,8 @@ struct PeerNetwork::Pulled {
   PulledRegion pulled;
 };
 
-Result<BulkRegions::Region> PeerNetwork::pull(const std::string& run,
-                                              const proto::FeatureKey& key) {
+Result<BulkRegions::Region> PeerNetwork::pull(const std::string& run, const proto::FeatureKey& key,
+                                              PullCancellation* cancellation) {
   std::shared_ptr<BulkClient> bulk;
   {
     const std::lock_guard lock(mutex_);
@@ -300,7 +300,8 @@ Result<BulkRegions::Region> PeerNetwork::pull(const std::string& run,
   const BulkRequest request{FeatureRegions::slot(run, {key.epoch(), key.index()}),
                             static_cast<uint64_t>(key.generation()) + 1, key.bytes(), key.crc32c()};
   PERCHERON_ASSIGN_OR_RETURN(
-      PulledRegion pulled, bulk->pull_into(memory_->pool, request, Deadline::after(kPullTimeout)));
+      PulledRegion pulled,
+      bulk->pull_into(memory_->pool, request, Deadline::after(kPullTimeout), cancellation));
   const auto held = std::make_shared<Pulled>(memory_, std::move(pulled));
   return BulkRegions::Region(held, &held->pulled.region);
 }

@@ -42,7 +42,8 @@ class PeerNetwork final : public PeerLinks {
   ~PeerNetwork() override;
 
   Status send(const std::string& node, proto::Frame&& frame) override;
-  Result<BulkRegions::Region> pull(const std::string& run, const proto::FeatureKey& key) override;
+  Result<BulkRegions::Region> pull(const std::string& run, const proto::FeatureKey& key,
+                                   PullCancellation* cancellation) override;
   RegionPoolCounts pull_counts() override { return memory_->pool.counts(); }
   std::vector<proto::NodeRecord> nodes() override;
   std::vector<proto::RunRecord> runs() override;

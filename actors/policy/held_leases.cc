@@ -6,12 +6,19 @@
 
 namespace percheron {
 
-void HeldLeases::add(int trainer, MicroBatchId id, uint64_t bytes) {
-  held_[trainer].push_back({id, bytes});
+void HeldLeases::add(int trainer, MicroBatchId id, uint64_t bytes, bool in_order) {
+  std::vector<Held>& leases = held_[trainer];
+  const auto behind = [id](const Held& lease) { return id < lease.id; };
+  leases.insert(in_order ? std::ranges::find_if(leases, behind) : leases.end(), {id, bytes});
 }
 
-void HeldLeases::remove(int trainer, MicroBatchId id) {
-  std::erase_if(held_.at(trainer), [id](const Held& lease) { return lease.id == id; });
+bool HeldLeases::remove(int trainer, MicroBatchId id) {
+  std::vector<Held>& leases = held_.at(trainer);
+  const auto lease = std::ranges::find(leases, id, &Held::id);
+  PERCHERON_CHECK(lease != leases.end(), "a lease that is over was held");
+  const bool first = lease == leases.begin();
+  leases.erase(lease);
+  return first;
 }
 
 size_t HeldLeases::count(int trainer) const {

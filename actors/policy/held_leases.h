@@ -21,9 +21,10 @@ class HeldLeases {
   /// larger. 0 = nothing is held ahead.
   explicit HeldLeases(uint64_t ahead_bytes_max) : ahead_bytes_max_(ahead_bytes_max) {}
 
-  void add(int trainer, MicroBatchId id, uint64_t bytes);
-  /// The lease is over.
-  void remove(int trainer, MicroBatchId id);
+  /// `in_order`: it computes by index, not as it was given.
+  void add(int trainer, MicroBatchId id, uint64_t bytes, bool in_order);
+  /// The lease is over. Whether it was the first.
+  bool remove(int trainer, MicroBatchId id);
   void clear() { held_.clear(); }
 
   bool holds_any(int trainer) const { return count(trainer) > 0; }

@@ -42,9 +42,11 @@ void LeaseWatch::settled(WorkerKind kind, int number, MicroBatchId id, double no
   if (held == held_.end()) return;
   const auto settled = std::ranges::find(held->second, id, &Overdue::id);
   if (settled == held->second.end()) return;
-  held->second.erase(kind == WorkerKind::kTarget ? held->second.begin() : settled, settled + 1);
+  const auto first = held->second.begin();
+  const bool at_it = kind == WorkerKind::kTarget || settled == first;
+  held->second.erase(at_it ? first : settled, settled + 1);
   if (held->second.empty()) return end(key);
-  watch_.watch(key, now);
+  if (at_it) watch_.watch(key, now);
 }
 
 void LeaseWatch::settled(WorkerKind kind, int number) { end(key_of(kind, number)); }

@@ -33,7 +33,8 @@ class LeaseWatch {
   /// A trainer holds this one too, and is at it once it has settled those before.
   void leased_ahead(int trainer, MicroBatchId id, double now);
   /// It has settled this one; a target also all that it was given before, which it does in that
-  /// order. What it is at now has its full time.
+  /// order. What it comes to by that has its full time. A trainer's that it is not at was settled
+  /// by others than its device.
   void settled(WorkerKind kind, int number, MicroBatchId id, double now);
   /// It holds nothing any more, or has shown otherwise that its device works.
   void settled(WorkerKind kind, int number);

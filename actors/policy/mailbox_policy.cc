@@ -177,7 +177,7 @@ std::optional<Work> MailboxPolicy::take(int trainer, int home, int64_t now_ns) {
   told_handed_out_ = false;
   look_at(served_at(entry));
   const bool ahead = held_.holds_any(trainer);
-  held_.add(trainer, *id, entry.ticket.bytes);
+  held_.add(trainer, *id, entry.ticket.bytes, serves_in_order());
   pace_.takes(trainer, now_ns);
   const bool queues_of_homes =
       assignment_ == Assignment::kStealing || assignment_ == Assignment::kFixed;
@@ -298,7 +298,7 @@ bool MailboxPolicy::computed(MicroBatchId id, int trainer, int64_t lease, int64_
     return false;
   }
   pace_.ends(trainer, now_ns);
-  end_lease(trainer, id, now_ns);
+  end_lease(trainer, id, now_ns);  // It goes on with the next one.
   Entry& entry = entries_.at(id);
   set_state(entry, State::kComputed);
   look_at(served_at(entry));
@@ -306,8 +306,11 @@ bool MailboxPolicy::computed(MicroBatchId id, int trainer, int64_t lease, int64_
 }
 
 void MailboxPolicy::end_lease(int trainer, MicroBatchId id, int64_t now_ns) {
-  held_.remove(trainer, id);
-  pace_.holds(trainer, held_.count(trainer), now_ns);
+  if (held_.remove(trainer, id)) {
+    pace_.holds(trainer, held_.count(trainer), now_ns);
+  } else {
+    pace_.holds_less(trainer);
+  }
   if (held_.holds_any(trainer)) return look_ahead(trainer);
   ahead_.leave(trainer);
   const auto place = places_.find(trainer);
@@ -389,14 +392,16 @@ std::vector<MicroBatchId> MailboxPolicy::node_lost(int node) {
   return again;
 }
 
-bool MailboxPolicy::unreadable(MicroBatchId id, int trainer, int64_t lease, int64_t now_ns) {
+std::optional<uint64_t> MailboxPolicy::unreadable(MicroBatchId id, int trainer, int64_t lease,
+                                                  int64_t now_ns) {
   if (!leases_.settle(id, trainer, lease)) {
     ++stale_;
-    return false;
+    return std::nullopt;
   }
-  set_state(entries_.at(id), State::kGone);
+  Entry& entry = entries_.at(id);
+  set_state(entry, State::kGone);
   end_lease(trainer, id, now_ns);
-  return true;
+  return entry.ticket.bytes;
 }
 
 void MailboxPolicy::restart() {

@@ -103,9 +103,10 @@ class MailboxPolicy {
   std::vector<MicroBatchId> trainer_lost(int trainer);
   /// A node's features are gone. Returns the micro-batches to be produced again.
   std::vector<MicroBatchId> node_lost(int node);
-  /// A trainer can't read the features of its lease; true if they must be produced again, false for
-  /// a stale lease.
-  bool unreadable(MicroBatchId id, int trainer, int64_t lease, int64_t now_ns = 0);
+  /// A trainer can't read the features of its lease, which must be produced again: returns their
+  /// bytes, none for a stale lease.
+  std::optional<uint64_t> unreadable(MicroBatchId id, int trainer, int64_t lease,
+                                     int64_t now_ns = 0);
   /// Forgets all tickets, leases and the open step: the run goes back to an earlier one.
   void restart();
   /// Members that hold a lease beyond its time.

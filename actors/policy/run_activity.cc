@@ -179,10 +179,13 @@ void RunActivity::trainer_leased_ahead(int trainer, std::optional<int> victim, u
   if (victim) ++kept_.steals[{trainer, *victim}];
 }
 
-void RunActivity::trainer_gave_up(int trainer, bool holds_others) {
+void RunActivity::trainer_gave_up(int trainer, bool holds_others, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   Worker& worker = trainers_.at(static_cast<size_t>(trainer));
-  if (!worker.ahead_bytes.empty()) worker.ahead_bytes.pop_front();
+  std::deque<uint64_t>& ahead = worker.ahead_bytes;
+  // If it was at that one, it is at the next now.
+  const auto over = std::ranges::find(ahead, bytes);
+  if (!ahead.empty()) ahead.erase(over == ahead.end() ? ahead.begin() : over);
   if (!holds_others) wait(worker, trainers_wait_for_, now());
 }
 

@@ -144,7 +144,7 @@ class RunActivity {
   void trainer_settled(int trainer, int64_t tokens, int64_t samples, double seconds,
                        double fetch_seconds = 0);
   /// A lease of a trainer is over without being computed.
-  void trainer_gave_up(int trainer, bool holds_others);
+  void trainer_gave_up(int trainer, bool holds_others, uint64_t bytes);
   /// It has computed what was taken from it meanwhile.
   void trainer_worked_in_vain(int trainer, int64_t tokens, int64_t samples);
   /// What the trainers held was taken from all of them.

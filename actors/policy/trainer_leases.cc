@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/check.h"
-
 namespace percheron {
 
 bool TrainerLeases::add(const TrainerLease& lease) {

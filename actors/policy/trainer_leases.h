@@ -29,7 +29,6 @@ class TrainerLeases {
   bool add(const TrainerLease& lease);
   /// Others are members: drops what it holds of an older membership and has not begun.
   void regroup(int64_t membership);
-  int64_t membership() const { return membership_; }
 
   /// The features are there. False if the lease was dropped meanwhile.
   bool fetched(int64_t token);

@@ -31,6 +31,8 @@ class TrainerPace {
   /// From now on it holds so many, and is at the first of them. Without the time of day that one is
   /// not measured.
   void holds(int trainer, size_t micro_batches, int64_t now_ns);
+  /// One less, which it is not at.
+  void holds_less(int trainer) { --trainers_[trainer].held; }
 
   /// Works out when the step can end, if that may have changed much; false if it has not. `left`
   /// micro-batches of it have no owner yet. Costs O(members) at most about log2(micro-batches)

@@ -18,7 +18,7 @@ class ForwardingTrainer : public StepTrainer {
     return inner_->add(context, features);
   }
   bool prepares() const override { return inner_->prepares(); }
-  Status prepare(FeaturesPtr features) override { return inner_->prepare(std::move(features)); }
+  Status prepare(const FeaturesPtr& features) override { return inner_->prepare(features); }
   Result<StepSums> collect(Context& context, std::vector<float>& gradients) override {
     return inner_->collect(context, gradients);
   }

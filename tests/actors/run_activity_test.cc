@@ -106,9 +106,9 @@ TEST_F(RunActivityTest, OnlyATrainerWithNothingToComputeWaitsForFeatures) {
   EXPECT_EQ(activity.snapshot().trainers[0].micro_batches, 4);
   activity.trainer_leased(0, std::nullopt);
   activity.trainer_leased_ahead(0, std::nullopt, 5);
-  activity.trainer_gave_up(0, true);
+  activity.trainer_gave_up(0, true, 5);
   EXPECT_EQ(activity.snapshot().trainers[0].ahead, 0);
-  activity.trainer_gave_up(0, false);
+  activity.trainer_gave_up(0, false, 7);
   clock.advance(1);
   EXPECT_DOUBLE_EQ(trainer(0, Occupation::kStepEnd), 2);
 }

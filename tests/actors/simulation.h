@@ -312,11 +312,10 @@ class Simulation final : public RunOrders, public RunObserver {
   void unreadable(int trainer, MicroBatchId id, int64_t lease);
   void commit_in_mailbox(int64_t step);
   void regroup_mailbox(const Trainers& members, int64_t membership);
-  void send_work(int trainer, MicroBatchId id, bool leased, int64_t membership,
-                 bool ahead = false) {
+  void send_work(int trainer, MicroBatchId id, bool leased, int64_t membership) {
     to_supervisor("mailbox", [=, this] {
       supervisor_->trainer_work(
-          {trainer, id, leased, 1, 1, 0.001, mailbox_.steals(), membership, ahead});
+          {trainer, id, leased, 1, 1, 0.001, mailbox_.steals(), membership});
     });
   }
 

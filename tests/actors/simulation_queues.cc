@@ -191,7 +191,7 @@ void Simulation::pump_mailbox() {
     const int64_t membership = mailbox_.membership();
     const bool in_order = mailbox_.in_order();
     outcome_.ahead += work.ahead ? 1 : 0;
-    send_work(trainer, work.ticket.id, true, membership, work.ahead);
+    send_work(trainer, work.ticket.id, true, membership);
     to_trainer("mailbox", trainer,
                [=, this](Trainer& me) { train(me, work, membership, in_order); });
   }
@@ -230,6 +230,7 @@ void Simulation::unreadable(int trainer, MicroBatchId id, int64_t lease) {
   if (world_.nodes == 1) violate("features that are needed are not in the only store");
   send_work(trainer, id, false, mailbox_.membership());
   produce_again({id});
+  pump_mailbox();
 }
 
 void Simulation::commit_in_mailbox(int64_t step) {

@@ -67,7 +67,8 @@ void Simulation::add(Trainer& me, const TrainerLease& lease) {
     const MicroBatchId id = lease.id;
     const int number = trainer.number;
     ++trainer.sums[id];
-    if (setup_.assignment == Assignment::kFixed && trainer.last_added && id < *trainer.last_added) {
+    if ((setup_.assignment == Assignment::kFixed || lease.in_order) && trainer.last_added &&
+        id < *trainer.last_added) {
       violate(fmt::format("trainer {} adds micro-batch {} behind {}", number, id.index,
                           trainer.last_added->index));
     }
