@@ -61,6 +61,8 @@ TEST(Deploy, ASlurmJobThatEndsLeavesACheckpoint) {
 
 TEST(Deploy, TheKubernetesExampleIsValid) { EXPECT_SCRIPT_PASSES("tests/deploy/kubernetes.sh"); }
 
+TEST(Deploy, EveryScriptPassesShellcheck) { EXPECT_SCRIPT_PASSES("tests/deploy/scripts.sh"); }
+
 TEST(Deploy, TheDockerfileIsValid) { EXPECT_SCRIPT_PASSES("tests/deploy/docker.sh"); }
 
 }  // namespace

@@ -3,7 +3,6 @@
 # with stand-ins for Slurm's commands. STATE is how the run shall end: done, or stopped, for which the job is told to end.
 set -euo pipefail
 program=$1 work=$2 config=$3 state=$4
-if command -v shellcheck >/dev/null; then shellcheck --shell=bash deploy/slurm/percheron.sbatch; fi
 
 rm -rf "$work"
 mkdir -p "$work/bin" "$work/local" "$work/submitted"

@@ -32,7 +32,7 @@ constexpr int kSkipped = 77;
 ProgramResult run_shell(const std::string& command) {
   ProgramResult result;
   std::FILE* pipe =
-      popen(("PATH=\"$PATH:$PWD/build/prometheus\"; " + command + " 2>&1").c_str(), "r");
+      popen(("PATH=\"$PATH:$PWD/build/test-programs\"; " + command + " 2>&1").c_str(), "r");
   EXPECT_NE(pipe, nullptr);
   if (pipe == nullptr) return result;
   std::array<char, 4096> buffer;
@@ -77,7 +77,7 @@ TEST(Monitoring, PrometheusScrapesARunAndEveryQueryAnswers) {
 }
 
 TEST(Monitoring, AlertRulesPassTheirTests) {
-  if (!is_there("promtool")) GTEST_SKIP() << "no promtool; tools/setup/prometheus.sh fetches it";
+  if (!is_there("promtool")) GTEST_SKIP() << "no promtool; tools/setup/test_programs.sh fetches it";
   const ProgramResult rules = run_shell("promtool check rules deploy/monitoring/alerts.yml");
   EXPECT_EQ(rules.exit_code, 0) << rules.output;
   const ProgramResult config = run_shell("promtool check config deploy/monitoring/prometheus.yml");
@@ -104,7 +104,8 @@ TEST(Monitoring, EveryAlertIsTestedAndDescribed) {
 }
 
 TEST(Monitoring, SystemdAcceptsTheUnitOfTheDaemon) {
-  if (!is_there("systemd-analyze")) GTEST_SKIP() << "no systemd-analyze";
+  if (!is_there("systemd-analyze"))
+    GTEST_SKIP() << "no systemd-analyze; tools/setup/test_programs.sh fetches it";
   // The program need not be installed here.
   const ProgramResult result =
       run_shell("mkdir -p \"" + testing::TempDir() +

@@ -4,7 +4,7 @@
     .venv/bin/python tests/e2e/scrape_run.py --program build/release/bin/percheron --config RUN.yaml --work DIRECTORY
 
 The run must last longer than --seconds; it is ended by SIGTERM. Exit code 0 when everything answers, 1 with one line for
-each thing that does not, 77 where there is no Prometheus (tools/setup/prometheus.sh fetches one). --draw FILE also draws
+each thing that does not, 77 where there is no Prometheus (tools/setup/test_programs.sh fetches one). --draw FILE also draws
 the dashboard, with the panels that have data.
 """
 from __future__ import annotations
@@ -180,7 +180,7 @@ def main() -> int:
     options = parser.parse_args()
     programs = prometheus_programs()
     if programs is None:
-        print("skipped: no prometheus and promtool in PATH or build/prometheus; tools/setup/prometheus.sh fetches them")
+        print("skipped: no prometheus and promtool; tools/setup/test_programs.sh fetches them into build/test-programs")
         return SKIPPED
     shutil.rmtree(options.work, ignore_errors=True)
     options.work.mkdir(parents=True)
