@@ -62,6 +62,9 @@ TEST_F(ServiceSuccessor, GoesOnWithTheSameBitsAndTheNodeThatComesBackHearsOfIt) 
   const proto::Run run = on_both(plain);
   submit_when_known(first, run, "inherited");
   first.wait_for_step("inherited", 45);
+  // It is written while the steps go on.
+  first.wait_until(
+      [&] { return system_files().list(run.output().directory() + "/step-00000040").ok(); });
   first.kill();
   EXPECT_GE(wait_for_successor("inherited")["step"], 40) << "from the newest checkpoint";
   EXPECT_THAT(second.log(), HasSubstr("run inherited taken over by node second: node first can't "
