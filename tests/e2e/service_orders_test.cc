@@ -37,6 +37,14 @@ proto::Run slow_run(const std::string& name) {
   return run;
 }
 
+/// In a step, which an order has to wait for: what comes before it ends sooner.
+void wait_for_training(const TestNode& node) {
+  node.wait_until([&] {
+    const nlohmann::json run = node.status("slow");
+    return run["state"] == "running" && run["phase"] == "training";
+  });
+}
+
 std::string error_of(const TestNode& node, const std::string& arguments) {
   const ProgramResult result = run_program(arguments + " --state " + node.state());
   EXPECT_EQ(result.exit_code, 1) << arguments << result.output;
@@ -50,12 +58,13 @@ std::string supervisor_log(const TestNode& node, const std::string& run) {
 TEST(ServiceOrders, APauseThatTakesTooLongStandsAndResumeTakesItBack) {
   const TestNode node("slow");
   submit(node, slow_run("service_slow"), "slow");
-  node.wait_for("slow", "running");
+  wait_for_training(node);
   EXPECT_THAT(
       error_of(node, "pause slow --timeout 1"),
       HasSubstr("run slow has not done it within 1 s; the order stands: it pauses after the "
                 "step that is under way"));
   node.ask("resume slow");
+  wait_for_training(node);
   EXPECT_THAT(error_of(node, "pause slow --release-devices --timeout 1"),
               AllOf(HasSubstr("the order stands: it writes a checkpoint after the step that is "
                               "under way and gives its devices back"),
@@ -74,7 +83,7 @@ TEST(ServiceOrders, APauseThatTakesTooLongStandsAndResumeTakesItBack) {
 TEST(ServiceOrders, ADrainThatTakesTooLongStandsAndUndoLetsTheRunGoOn) {
   const TestNode node("drained_slowly");
   submit(node, slow_run("service_drained_slowly"), "slow");
-  node.wait_for("slow", "running");
+  wait_for_training(node);
   EXPECT_THAT(
       error_of(node, "drain drained_slowly --timeout 1"),
       AllOf(HasSubstr("not all runs have left it"), HasSubstr("with --undo it takes workers"),
