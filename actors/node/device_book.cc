@@ -105,6 +105,7 @@ Result<std::string> DeviceBook::ask_program() {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addclosefrom_np(&actions, STDERR_FILENO + 1);
   std::array<std::string, 4> words = {"percheron", "inspect", "--devices", "--json"};
   std::array<char*, 5> arguments{words[0].data(), words[1].data(), words[2].data(), words[3].data(),
                                  nullptr};

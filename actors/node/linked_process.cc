@@ -50,6 +50,11 @@ class Actions {
     if (error == 0) {
       error = posix_spawn_file_actions_adddup2(&actions_, link, LinkedProcess::kLinkDescriptor);
     }
+    // Not every library closes its descriptors on exec, UCX for one.
+    if (error == 0) {
+      error =
+          posix_spawn_file_actions_addclosefrom_np(&actions_, LinkedProcess::kLinkDescriptor + 1);
+    }
     // A group of its own: a Ctrl-C in the daemon's terminal is the daemon's to deal with.
     if (error == 0) error = posix_spawnattr_setpgroup(&attributes_, 0);
     sigset_t none, defaults;

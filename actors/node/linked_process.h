@@ -14,7 +14,7 @@
 namespace percheron {
 
 /// A process that this one started and reaps. The file descriptor `kLinkDescriptor` of the child is
-/// its end of a socket pair.
+/// its end of a socket pair; beside that and its standard ones it has none of this process's.
 class LinkedProcess {
  public:
   static constexpr int kLinkDescriptor = 3;

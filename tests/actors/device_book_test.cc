@@ -2,6 +2,7 @@
 
 #include "actors/node/device_book.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,8 @@
 #include <filesystem>
 #include <fstream>
 #include <thread>
+
+#include "data/transport/file_descriptor.h"
 
 namespace percheron {
 namespace {
@@ -34,10 +37,12 @@ TEST(DeviceBook, WhatIsNoListIsRefused) {
   }
 }
 
-TEST(DeviceBook, AsksTheProgramOnce) {
+TEST(DeviceBook, AsksTheProgramOnceAndGivesItNoDescriptors) {
+  const FileDescriptor leaked(::fcntl(STDERR_FILENO, F_DUPFD, 40));
   const std::string program = testing::TempDir() + "finds_devices";
   std::ofstream(program) << "#!/bin/sh\n[ \"$1 $2 $3\" = 'inspect --devices --json' ] || exit 1\n"
-                            "echo '{\"devices\": [{\"device\": \"cpu:0\", \"description\": "
+                         << "[ ! -e /proc/$$/fd/" << leaked.get() << " ] || exit 1\n"
+                         << "echo '{\"devices\": [{\"device\": \"cpu:0\", \"description\": "
                             "\"x\", \"threads\": 2, \"memory_bytes\": 3}]}'\n";
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   const DeviceBook book(program);
