@@ -24,6 +24,7 @@ constexpr size_t kCallsMax = 64;  // of other nodes at once
 
 Result<std::unique_ptr<PeerNetwork>> PeerNetwork::start(PeerOptions options, NodeDaemon& daemon,
                                                         RandomBytes& random, const Clock& clock) {
+  options.credentials.self.ucx = options.ucx != nullptr;
   const ListenerOptions listener = options.listener;
   const Credentials credentials = options.credentials;
   std::unique_ptr<PeerNetwork> network(new PeerNetwork(std::move(options), daemon, random, clock));
@@ -48,7 +49,7 @@ PeerNetwork::PeerNetwork(PeerOptions options, NodeDaemon& daemon, RandomBytes& r
       random_(random),
       clock_(clock),
       memory_(std::make_shared<PullMemory>(options_.pull_bytes_max)),
-      bulk_way_(options_.ucx, random) {}
+      bulk_way_(options_.ucx, random, clock) {}
 
 PeerNetwork::~PeerNetwork() { stop(); }
 
@@ -261,10 +262,12 @@ Status PeerNetwork::send(const std::string& node, proto::Frame&& frame) {
 Result<std::unique_ptr<ByteStream>> PeerNetwork::bulk_stream(const NodeAddress& address,
                                                              const std::string& name,
                                                              Deadline deadline) {
-  PERCHERON_ASSIGN_OR_RETURN(
-      Connection connection,
-      connect_node(address, name, options_.credentials, Purpose::kBulk, random_, deadline));
-  return bulk_way_.stream_of(std::move(connection), deadline);
+  return bulk_way_.open(
+      name,
+      [&] {
+        return connect_node(address, name, options_.credentials, Purpose::kBulk, random_, deadline);
+      },
+      deadline);
 }
 
 // What was pulled, until its last reader is gone: then its memory is used again.

@@ -25,7 +25,8 @@ struct PeerOptions {
   // large target are 5 GiB. As much may wait, besides, to be used for the next ones.
   uint64_t pull_bytes_max = uint64_t{8} << 30;
   double silence_seconds = 3;  // after which a node counts as lost
-  // For features between nodes that both have it; null: over TCP. credentials.self.ucx says so.
+  // For features between nodes that both have it; null: over TCP. The network itself sets
+  // credentials.self.ucx, which tells the others.
   std::shared_ptr<UcxCarrier> ucx = nullptr;
 };
 

@@ -29,27 +29,31 @@ class Carrier final : public UcxCarrier {
 
   Result<Carried> take_over(std::unique_ptr<ByteStream> connection, RandomBytes& random,
                             Deadline deadline) override {
+    const Deadline in_time = Deadline::after(kMakeTime);
     Result<std::unique_ptr<UcxStream>> made = UcxStream::make(context_);
+    Status status = made.status();
+    // What is left of the deadline is the proof's.
+    if (status.ok() && in_time.passed()) status = unavailable("UCX took too long to make a worker");
     Offer offer;
-    if (made.ok()) {
+    if (status.ok()) {
       offer.address = (*made)->address();
       offer.token.resize(kTokenBytes);
       random.fill(std::as_writable_bytes(std::span(offer.token)));
     }
     PERCHERON_RETURN_IF_ERROR(send_offer(*connection, offer, deadline));
     PERCHERON_ASSIGN_OR_RETURN(const Offer other, receive_offer(*connection, deadline));
-    Status status = made.status();
-    if (status.ok() && other.address.empty()) status = unavailable("UCX fails at the other end");
-    if (other.address.empty() || offer.address.empty()) {
-      return Carried{std::move(connection), status};
+    if (!status.ok()) return Carried{std::move(connection), status};
+    if (other.address.empty()) {
+      return Carried{std::move(connection), unavailable("UCX fails at the other end"), true};
     }
     std::unique_ptr<UcxStream> stream = std::move(made).value();
     status = prove(*stream, *connection, offer, other, Deadline::after(kProveTime));
     // Both go one way: by UCX where it works at both ends.
     const std::byte works{static_cast<unsigned char>(status.ok() ? 1 : 0)};
     PERCHERON_RETURN_IF_ERROR(connection->write(std::span(&works, 1), deadline));
-    std::byte other_works{0};
-    PERCHERON_RETURN_IF_ERROR(read_exactly(*connection, std::span(&other_works, 1), deadline));
+    // The other end's proof may need this one yet.
+    PERCHERON_ASSIGN_OR_RETURN(const std::byte other_works,
+                               stream->read_beside(*connection, deadline));
     if (status.ok() && other_works != std::byte{1}) {
       status = unavailable("UCX fails at the other end");
     }
@@ -58,7 +62,13 @@ class Carrier final : public UcxCarrier {
     return Carried{std::move(stream), ok_status()};
   }
 
+  Status decline(ByteStream& connection, Deadline deadline) override {
+    PERCHERON_RETURN_IF_ERROR(send_offer(connection, Offer{}, deadline));
+    return receive_offer(connection, deadline).status();
+  }
+
  private:
+  static constexpr auto kMakeTime = std::chrono::milliseconds(1500);
   static constexpr auto kProveTime = std::chrono::milliseconds(2000);
 
   static Status send_offer(ByteStream& connection, const Offer& offer, Deadline deadline) {

@@ -29,12 +29,16 @@ class UcxCarrier {
   struct Carried {
     std::unique_ptr<ByteStream> stream;
     Status ucx;  // ok where the stream goes by UCX; else why it is the connection, as it was
+    bool declined = false;  // by the other end, at once
   };
   /// Both ends of an authenticated connection call this at its first byte, where both said that
   /// they would (NodeIdentity::ucx). What can't be had by UCX stays on the connection, at both ends
   /// alike. kUnavailable, or what the connection says, when it broke or `deadline` passed.
   virtual Result<Carried> take_over(std::unique_ptr<ByteStream> connection, RandomBytes& random,
                                     Deadline deadline) = 0;
+  /// In its place where UCX is known to fail: the connection stays as it is, and neither end tries
+  /// anything. Errors as take_over().
+  virtual Status decline(ByteStream& connection, Deadline deadline) = 0;
 };
 
 }  // namespace percheron

@@ -19,6 +19,9 @@ constexpr size_t kPartsMax = 4;
 // How often a stream that waits looks whether its connection has ended: UCX does not notice the
 // end of a peer over every transport.
 constexpr auto kLookAtConnection = std::chrono::milliseconds(250);
+// Likewise whether an endpoint is closed, should UCX say nothing of it.
+constexpr auto kLookAtClosing = std::chrono::milliseconds(10);
+constexpr auto kDriveBeside = std::chrono::milliseconds(5);
 constexpr auto kAbandonTime = std::chrono::milliseconds(1000);
 
 std::string text_of(ucs_status_t status) { return ucs_status_string(status); }
@@ -55,7 +58,7 @@ Result<std::unique_ptr<UcxStream>> UcxStream::make(ucp_context_h context) {
 UcxStream::~UcxStream() {
   // First, so that the other end knows why the endpoint is gone.
   if (owned_ != nullptr) owned_->close();
-  abandon();
+  abandon(cancelled("the stream is gone"));
 }
 
 Status UcxStream::connect(const std::string& address, ByteStream& connection) {
@@ -76,21 +79,31 @@ Status UcxStream::connect(const std::string& address, ByteStream& connection) {
 Status UcxStream::usable() const {
   if (closed_) return cancelled("the connection to " + peer() + " was closed here");
   if (ended_) return unavailable(peer() + " closed the connection");
-  if (failure_ != UCS_OK || endpoint_ == nullptr) {
+  if (endpoint_ == nullptr) {
+    return unavailable("the connection to " + peer() + " was given up: " + abandoned_.message());
+  }
+  if (failure_ != UCS_OK) {
     return unavailable("UCX lost the connection to " + peer() + ": " + text_of(failure_));
   }
   return ok_status();
 }
 
-Result<bool> UcxStream::wait(Deadline deadline) {
+Result<bool> UcxStream::sleep(Wake wake, Deadline deadline) {
   const ucs_status_t armed = ucp_worker_arm(worker_);
   if (armed == UCS_ERR_BUSY) return true;  // Something came meanwhile.
   if (armed != UCS_OK) return internal_error("UCX can't wait for events: " + text_of(armed));
   std::array<pollfd, 2> polled = {{{events_, POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
-  const int count = ::poll(polled.data(), polled.size(),
-                           Deadline::after(kLookAtConnection).earlier(deadline).poll_ms());
+  const nfds_t used = wake == Wake::kByEvents ? 1 : 2;
+  const int count = ::poll(polled.data(), used, deadline.poll_ms());
   if (count < 0 && errno != EINTR) return os_error("wait for UCX", errno);
-  if (count != 0) return true;
+  return count != 0;
+}
+
+Result<bool> UcxStream::wait(Deadline deadline) {
+  PERCHERON_ASSIGN_OR_RETURN(
+      const bool woken,
+      sleep(Wake::kByEventsAndClose, Deadline::after(kLookAtConnection).earlier(deadline)));
+  if (woken) return true;
   if (has_ended(Deadline::now())) return true;
   return !deadline.passed();
 }
@@ -155,7 +168,7 @@ Status UcxStream::complete(void* request, Deadline deadline) {
   if (!status.ok()) {
     // The bytes are the caller's: nothing may read them once it has heard of the error.
     ucp_request_free(request);
-    abandon();
+    abandon(status);
     return status;
   }
   const ucs_status_t done = ucp_request_check_status(request);
@@ -188,6 +201,20 @@ Status UcxStream::flush(Deadline deadline) {
   return complete(ucp_ep_flush_nbx(endpoint_, &parameters), deadline);
 }
 
+Result<std::byte> UcxStream::read_beside(ByteStream& connection, Deadline deadline) {
+  while (true) {
+    while (worker_ != nullptr && ucp_worker_progress(worker_) != 0) {
+    }
+    std::byte byte{0};
+    PERCHERON_ASSIGN_OR_RETURN(
+        const std::optional<size_t> count,
+        connection.read_some(std::span(&byte, 1), Deadline::after(kDriveBeside).earlier(deadline)));
+    if (count == 1u) return byte;
+    if (count.has_value()) return unavailable(connection.peer() + " closed the connection");
+    if (deadline.passed()) return unavailable(connection.peer() + " did not answer in time");
+  }
+}
+
 void UcxStream::close() {
   if (closed_.exchange(true)) return;
   const uint64_t one = 1;
@@ -200,8 +227,9 @@ void UcxStream::finish() {
   if (connection_ != nullptr) connection_->finish();
 }
 
-void UcxStream::abandon() {
+void UcxStream::abandon(const Status& why) {
   if (worker_ == nullptr) return;
+  abandoned_ = why;
   if (endpoint_ != nullptr) {
     if (received_ != nullptr) ucp_stream_data_release(endpoint_, std::exchange(received_, nullptr));
     rest_ = {};
@@ -212,7 +240,9 @@ void UcxStream::abandon() {
     if (UCS_PTR_IS_PTR(closing)) {
       const Deadline deadline = Deadline::after(kAbandonTime);
       while (ucp_request_check_status(closing) == UCS_INPROGRESS && !deadline.passed()) {
-        ucp_worker_progress(worker_);
+        if (ucp_worker_progress(worker_) != 0) continue;
+        // Not for close(), which may have come long ago and would wake it up for ever.
+        if (!sleep(Wake::kByEvents, Deadline::after(kLookAtClosing).earlier(deadline)).ok()) break;
       }
       ucp_request_free(closing);
     }

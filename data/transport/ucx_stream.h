@@ -32,6 +32,9 @@ class UcxStream final : public ByteStream {
   Status connect(const std::string& address, ByteStream& connection);
   /// Waits until the other end has what was written.
   Status flush(Deadline deadline);
+  /// Reads a byte of `connection`, and drives UCX meanwhile: what the other end waits for may need
+  /// it.
+  Result<std::byte> read_beside(ByteStream& connection, Deadline deadline);
   /// The connection is this stream's from now on, and with its end this ends.
   void own(std::unique_ptr<ByteStream> connection) { owned_ = std::move(connection); }
 
@@ -53,8 +56,11 @@ class UcxStream final : public ByteStream {
   bool has_ended(Deadline deadline);
   /// Drives UCX until `request` is done.
   Status complete(void* request, Deadline deadline);
+  enum class Wake { kByEvents, kByEventsAndClose };
+  /// Sleeps until something woke it up: false at the deadline.
+  Result<bool> sleep(Wake wake, Deadline deadline);
   /// Ends what is under way, so that UCX touches no memory of ours any more.
-  void abandon();
+  void abandon(const Status& why);
 
   std::string address_;
   ByteStream* connection_ = nullptr;
@@ -67,6 +73,7 @@ class UcxStream final : public ByteStream {
   std::span<const std::byte> rest_;  // of it, not read yet
   ucs_status_t failure_ = UCS_OK;    // of the endpoint
   bool ended_ = false;               // by the other end
+  Status abandoned_;                 // why
   std::atomic<bool> closed_{false};
 };
 

@@ -15,6 +15,7 @@
 namespace percheron {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using Streams = std::pair<std::unique_ptr<ByteStream>, std::unique_ptr<ByteStream>>;
 
@@ -96,6 +97,7 @@ class UcxTest : public testing::Test {
   BulkRegions regions;
   ByteCredits credits{100'000'000};
   std::atomic<bool> silent{false};  // takes requests and answers none
+  Collected<size_t> unanswered;     // bytes of requests, as they were read while silent
   Collected<Status> statuses;
 
  private:
@@ -111,6 +113,7 @@ class UcxTest : public testing::Test {
       std::array<std::byte, 64> ignored;
       const auto count = stream->read_some(ignored, soon());
       if (!count.ok() || count->value_or(0) == 0) return;
+      unanswered.add(count->value());
     }
     statuses.add(serve_bulk(*stream, regions));
   }
@@ -150,14 +153,16 @@ TEST_F(UcxTest, ACancelledPullEndsAtOnce) {
   const BulkRequest request = offer();
   BulkClient client("node2", connector(), credits, {});
   PullCancellation cancellation;
+  std::chrono::steady_clock::time_point cancelled_at;
   std::thread canceller([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_FALSE(unanswered.wait_for(1).empty());
+    cancelled_at = std::chrono::steady_clock::now();
     cancellation.cancel();
   });
-  const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(client.pull(request, soon(), &cancellation).status().code(), StatusCode::kCancelled);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  const auto end = std::chrono::steady_clock::now();
   canceller.join();
+  EXPECT_LT(end - cancelled_at, std::chrono::seconds(5));
 }
 
 TEST(UcxCarrier, TheEndOfThePeerIsNoticed) {
@@ -219,6 +224,37 @@ TEST(UcxCarrier, WithoutUcxAtTheOtherEndTheConnectionStays) {
   ASSERT_TRUE(carried.ok());
   EXPECT_THAT(carried->ucx.message(), HasSubstr("fails at the other end"));
   EXPECT_EQ(carried->stream->peer(), "node2");
+}
+
+TEST(UcxCarrier, AnEndThatDeclinesCostsNoProof) {
+  const auto carrier = open_carrier();
+  Streams streams = connected();
+  std::thread other([&] { EXPECT_TRUE(carrier->decline(*streams.second, soon()).ok()); });
+  const auto carried = take_over(*carrier, std::move(streams.first));
+  other.join();
+  ASSERT_TRUE(carried.ok()) << carried.status().message();
+  EXPECT_FALSE(carried->ucx.ok());
+  EXPECT_TRUE(carried->declined);
+  // Nothing that was said of UCX is left on the connection.
+  std::array<std::byte, 3> bytes = {std::byte{1}, std::byte{2}, std::byte{3}}, read{};
+  ASSERT_TRUE(carried->stream->write(bytes, soon()).ok());
+  ASSERT_TRUE(read_exactly(*streams.second, read, soon()).ok());
+  EXPECT_EQ(read, bytes);
+}
+
+TEST(UcxCarrier, AWriteThatIsGivenUpSaysSoAfterwardsToo) {
+  const auto carrier = open_carrier();
+  Streams streams = connected();
+  std::optional<Result<UcxCarrier::Carried>> theirs;
+  std::thread other([&] { theirs.emplace(take_over(*carrier, std::move(streams.second))); });
+  const auto ours = take_over(*carrier, std::move(streams.first));
+  other.join();
+  ASSERT_TRUE(ours.ok() && ours->ucx.ok() && theirs->ok());
+  const std::vector<std::byte> bytes(size_t{64} << 20);
+  const Status first = ours->stream->write(bytes, Deadline::after(std::chrono::milliseconds(100)));
+  EXPECT_THAT(first.message(), HasSubstr("took no bytes in time"));
+  EXPECT_THAT(ours->stream->write(bytes, soon()).message(),
+              AllOf(HasSubstr("was given up"), HasSubstr("took no bytes in time")));
 }
 
 TEST(UcxCarrier, WhereUcxReachesNobodyTheConnectionStays) {
