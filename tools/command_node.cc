@@ -87,13 +87,14 @@ Result<std::unique_ptr<PeerNetwork>> join_cluster(const NodeArguments& arguments
   if (!arguments.bulk_ucx.empty() && !arguments.trusted_network) {
     return invalid_argument(
         "--bulk-ucx: UCX neither encrypts features nor keeps strangers from its ports. Name "
-        "devices "
-        "of a network that nobody else reaches, and say so by --trusted-network");
+        "devices of a network that nobody else reaches, and say so by --trusted-network");
   }
   if (!arguments.access.given()) {
-    if (arguments.join.empty() && arguments.listen == NodeArguments().listen) return {nullptr};
+    const bool alone = arguments.join.empty() && arguments.listen == NodeArguments().listen;
+    if (alone && arguments.bulk_ucx.empty()) return {nullptr};
     return invalid_argument(
-        "--listen and --join need --certs DIR (see `percheron certs`), or --insecure with "
+        "--listen, --join and --bulk-ucx need --certs DIR (see `percheron certs`), or --insecure "
+        "with "
         "--secret");
   }
   PERCHERON_ASSIGN_OR_RETURN(Credentials credentials,
@@ -102,7 +103,6 @@ Result<std::unique_ptr<PeerNetwork>> join_cluster(const NodeArguments& arguments
   std::shared_ptr<UcxCarrier> ucx;
   if (!arguments.bulk_ucx.empty()) {
     PERCHERON_ASSIGN_OR_RETURN(ucx, UcxCarrier::open(arguments.bulk_ucx));
-    credentials.self.ucx = true;
   }
   PeerOptions options{{}, {}, std::move(credentials)};
   options.ucx = std::move(ucx);
@@ -218,13 +218,15 @@ void add_node_command(CLI::App& app, Command& chosen) {
                    "Days for which they are kept; 0: for ever; default: 90")
       ->check(at_least(0));
   arguments->access.add_options(command);
-  command->add_option(
+  CLI::Option* ucx = command->add_option(
       "--bulk-ucx", arguments->bulk_ucx,
       "Devices, as UCX_NET_DEVICES names them (eth0, mlx5_0:1), over which features "
       "come from and go to nodes that have UCX too; needs --trusted-network. "
       "Default: all go over TCP (docs/transport.md)");
-  command->add_flag("--trusted-network", arguments->trusted_network,
-                    "The devices of --bulk-ucx are on a network that nobody else reaches");
+  command
+      ->add_flag("--trusted-network", arguments->trusted_network,
+                 "The devices of --bulk-ucx are on a network that nobody else reaches")
+      ->needs(ucx);
   command->footer(
       "SIGTERM ends it: runs write a checkpoint and go on when a node with the same state is "
       "started again.");
