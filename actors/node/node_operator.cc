@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 #include "actors/node/endpoint.h"
@@ -58,6 +59,27 @@ std::string process_with(const std::string& device, const std::string& node,
     if (std::ranges::find(*devices, *wanted) != devices->end()) return worker.device();
   }
   return device;
+}
+
+// Of a run whose supervisor decodes prompts for its report, and hears no orders any more; else
+// none.
+std::optional<Status> order_after_last_step(const proto::RunRecord& record,
+                                            const proto::RunOrder& order,
+                                            proto::ControlReply& reply) {
+  const proto::RunReport& report = record.report();
+  if (report.state() != proto::RunReport::RUNNING || report.phase() != "ended") return std::nullopt;
+  reply.set_step(report.step());
+  switch (order.kind()) {
+    case proto::RunOrder::STOP_NOW:
+    case proto::RunOrder::STOP:
+      reply.set_text("has done its last step, and ends with its report");
+      return ok_status();
+    default:
+      return failed_precondition("run " + record.id() +
+                                 " has done its last step and decodes prompts for its report: its "
+                                 "newest checkpoint is " +
+                                 report.latest_checkpoint());
+  }
 }
 
 }  // namespace
@@ -337,6 +359,7 @@ Status NodeDaemon::order(const proto::OrderRun& order, std::chrono::milliseconds
       (record->released() || record->has_rests())) {
     return resume_after_its_end(lock, order.run(), timeout, reply);
   }
+  if (const auto over = order_after_last_step(*record, order.order(), reply)) return *over;
   proto::Frame frame;
   *frame.mutable_order() = order.order();
   if (order.order().kind() == proto::RunOrder::PAUSE && order.order().release_devices()) {

@@ -21,6 +21,7 @@ namespace percheron {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -112,6 +113,28 @@ TEST(ServiceOrders, LogsOfARunThatWasNeverStartedAreOneLine) {
   node.ask("stop busy --now");
   EXPECT_THAT(run_program("logs -f mute --state " + node.state()).output,
               AllOf(HasSubstr("done: "), Not(HasSubstr("error"))));
+}
+
+// They waited until its report was written, for a step that never came.
+TEST(ServiceOrders, WhatIsAskedOfARunAfterItsLastStepIsAnsweredAtOnce) {
+  const TestNode node("reporting");
+  proto::Run run = service_run("service_reporting", 1);
+  run.mutable_evaluate()->set_decode_conversations(0);
+  run.mutable_evaluate()->set_new_tokens_max(100);
+  submit(node, run, "reporting");
+  node.wait_until([&] {
+    const nlohmann::json status = node.status("reporting");
+    return status["state"] == "done" || status["phase"] == "ended";
+  });
+  for (const char* order : {"snapshot", "pause"}) {
+    const ProgramResult result =
+        run_program(std::string(order) + " reporting --timeout 10 --state " + node.state());
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_THAT(result.output, AnyOf(HasSubstr("has done its last step and decodes prompts"),
+                                     HasSubstr("run reporting is done")));
+  }
+  node.ask("stop reporting --timeout 10");
+  node.wait_for("reporting", "done");
 }
 
 TEST(ServiceOrders, ARunSaysHowManySamplesCameFromTheCacheAsTrainDoes) {
