@@ -233,11 +233,12 @@ std::string RunPlan::text() const {
     const std::string targets =
         device.ranks == 1 ? fmt::format("{} target(s)", device.targets)
                           : fmt::format("target, rank {} of {},", device.rank, device.ranks);
-    text += fmt::format("{:<11} {} {}, {} trainer(s) {}, scratch {}{}\n", to_string(device.id),
-                        targets, format_bytes(device.target_bytes), device.trainers,
-                        format_bytes(device.trainer_bytes), format_bytes(device.scratch_bytes),
-                        cpu ? fmt::format("; {} thread(s)", setup->placement.threads)
-                            : "; " + format_bytes(device.pinned_bytes) + " pinned in host memory");
+    text +=
+        fmt::format("{:<11} {} {}, {} trainer(s) {}, scratch {}{}\n", to_string(device.id), targets,
+                    format_bytes(device.target_bytes), device.trainers,
+                    format_bytes(device.trainer_bytes), format_bytes(device.scratch_bytes),
+                    cpu ? fmt::format("; {} thread(s)", setup->placement.threads)
+                        : "; host: " + format_bytes(device.pinned_bytes) + " pinned for copies");
   }
   for (const std::string& note : notes) text += "note        " + note + "\n";
   return text;

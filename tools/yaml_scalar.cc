@@ -93,7 +93,7 @@ Status set_scalar(const std::string& text, const std::string& where, const std::
       return ok_status();
     }
     case FieldDescriptor::CPPTYPE_UINT64: {
-      const bool bytes = field.name().ends_with("bytes_max");
+      const bool bytes = field.name().ends_with("bytes_max") || field.name().ends_with("_bytes");
       const std::optional<uint64_t> value =
           bytes ? parse_bytes(text) : parse_number<uint64_t>(text);
       if (!value)

@@ -133,8 +133,8 @@ std::string bottleneck_words(Bottleneck bottleneck, const RunTimes& window) {
           trainers(Occupation::kReduce), trainers(Occupation::kUpdate));
     case Bottleneck::kEvaluation:
       return fmt::format(
-          "the evaluations: {} of the trainers' time; raise evaluate.every_steps, or lower "
-          "evaluate.conversations_max",
+          "the evaluations: {} of the trainers' time; have fewer (evaluate.every_steps, 0 = only "
+          "evaluate.at_steps), or lower evaluate.conversations_max",
           trainers(Occupation::kEvaluation));
     case Bottleneck::kCheckpoint:
       return fmt::format(

@@ -94,6 +94,20 @@ TEST(RunConfig, EveryBooleanTakesTrueAndFalse) {
   });
 }
 
+// One of them once took whole numbers alone.
+TEST(RunConfig, EveryNumberOfBytesTakesAUnit) {
+  int found = 0;
+  each_field(*proto::Run::descriptor(), "", [&](const auto& field, const std::string& path) {
+    const bool bytes = field.cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT64 &&
+                       field.name().find("bytes") != std::string::npos;
+    if (!bytes) return;
+    ++found;
+    const Result<proto::Run> run = parse_run_config("", "run.yaml", {path + "=1.5GiB"});
+    EXPECT_TRUE(run.ok()) << run.status().message();
+  });
+  EXPECT_GE(found, 5);
+}
+
 TEST(RunConfig, WhatIsPrintedReadsBackTheSame) {
   const Result<proto::Run> run = parse_run_config(
       "drafter: {kind: dflash, warm_start: [head, layer], seed: 7}\noptimizer: {learning_rate: "
