@@ -12,6 +12,10 @@ set(PERCHERON_SANITIZE
     ""
     CACHE STRING "Sanitizers to build with, as -fsanitize= takes them")
 
+# For whole builds; without it each file proves that it includes what it uses.
+option(PERCHERON_SHARE_COMPILATION
+       "Compile the files of a program several at a time, the tests' with precompiled standard headers" OFF)
+
 # For C++ only: nvcc has options of its own (kernels/cuda/plugin).
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -28,7 +32,7 @@ endif()
 
 find_program(PERCHERON_CCACHE ccache)
 if(PERCHERON_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Without this sloppiness ccache refuses every file that uses the precompiled test header.
+  # Without this sloppiness ccache refuses every file that uses a precompiled header.
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
                                   CCACHE_SLOPPINESS=pch_defines,time_macros "${PERCHERON_CCACHE}")
 endif()

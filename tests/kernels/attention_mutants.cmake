@@ -119,5 +119,7 @@ percheron_test(
   kernels_emulator
   kernels_interface
   TIMEOUT
-  600)
+  600
+  APART
+  ${mutant_sources})
 target_include_directories(attention_mutants_test PRIVATE "${mutants_folder}")
